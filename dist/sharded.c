@@ -684,7 +684,8 @@ static hotbed_status make_group(
     g->gradient_dtype = gradient_type(c, g->sums);
     g->row_bytes = hotbed_travel_bytes((uint32_t)g->row_dtype, g->max_dim);
     g->gradient_bytes = hotbed_travel_bytes((uint32_t)g->gradient_dtype, g->max_dim);
-    if (hotbed_packed_type((uint32_t)g->gradient_dtype) != 0)
+    if (hotbed_packed_type((uint32_t)g->gradient_dtype) != 0 ||
+        (g->sums && hotbed_packed_type((uint32_t)g->row_dtype) != 0))
         g->wide_stride = (g->max_dim + 3U) / 4 * 4;
     g->aligned = true;
     for (uint32_t f = 0; f < g->num_features; f++)

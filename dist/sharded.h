@@ -38,8 +38,8 @@ typedef struct hotbed_group {
      * one to the next: hotbed_travel_bytes(). */
     hotbed_dtype row_dtype, gradient_dtype;
     uint64_t row_bytes, gradient_bytes;
-    uint64_t
-        wide_stride; /* elements from one row of hotbed_path.wide to the next; 0: there are none */
+    /* elements from one row of hotbed_path.wide to the next; 0: there are none */
+    uint64_t wide_stride;
     uint32_t max_dim;
     /* of all its tables; applied where the batch is, not by the lookup, unless one rank has it */
     float max_gradient;
@@ -151,8 +151,8 @@ typedef struct hotbed_path {
      * requests from itself. One-sided: `owner_rows` is in the window, for gradients only. One rank:
      * `owner_rows` is the lookup's output, in the order of the batch. */
     uint8_t *owner_rows, *requester_rows;
-    float *
-        wide; /* packed gradients as f32, by the number of the row or of the bag: see wide_stride */
+    /* f32: packed gradients by the number of the row or bag, and sums before they are packed */
+    float *wide;
     hotbed_gather_view gather;
     /* exact, sums: the places of bags between this rank and others, as requester and as owner */
     uint32_t *requester_places, *owner_places;
@@ -255,8 +255,8 @@ struct hotbed_part {
      * sums: [bags of all ranks] where the owner's sum of a bag goes, or its gradient is */
     uint8_t **addresses;
     hotbed_dedup_rows rows; /* pooled, rows: the form of rows that travel */
-    uint64_t
-        *step; /* the number of optimizer steps before the batch's gradients; packed gradients */
+    /* packed gradients: the number of optimizer steps before the batch's update */
+    uint64_t *step;
     int64_t *offsets; /* one rank: of `batch`; pooled, rows: of the requester's bags */
     uint32_t *bags;   /* pooled, rows: [max_keys] for the dedup */
     hotbed_alone_part alone;

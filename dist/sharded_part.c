@@ -821,6 +821,10 @@ hotbed_bags_view hotbed_part_bags(
     };
     if (gradients)
         view.pack = pack_of(context, part);
+    if (owner && hotbed_packed_type(view.travel) != 0) {
+        view.wide = path->wide;
+        view.wide_stride = g->wide_stride;
+    }
     /* In hotbed_sharded_backward(), gradients that travel as they are need not be copied to this
      * rank itself. */
     if (gradients && part->gradient != NULL && g->aligned && g->gradient_dtype == c->output_dtype &&

@@ -111,7 +111,7 @@ static hotbed_status update(
     const hotbed_group *g = part->group;
     hotbed_path *path = part->path;
     hotbed_gradient_view gradient = {path->wide, g->wide_stride, HOTBED_F32, NULL};
-    if (path->wide == NULL) {
+    if (hotbed_packed_type((uint32_t)g->gradient_dtype) == 0) {
         const uint32_t dtype = (uint32_t)g->gradient_dtype;
         gradient = (hotbed_gradient_view){
             path->owner_rows, g->gradient_bytes / hotbed_dtype_size(dtype), dtype, NULL};

@@ -24,13 +24,10 @@ static hotbed_status compute(
     hotbed_stream *stream) {
     hotbed_bags_view v = hotbed_part_bags(context, part, part->path->owner_out, false, true);
     count(context, part, false, true, &v);
-    const hotbed_scatter_view to = {
-        .on = 1,
-        .bags = part->addresses,
-        .packed = hotbed_packed_type((uint32_t)part->group->row_dtype),
-    };
+    const hotbed_scatter_view to = {.on = 1, .bags = part->addresses};
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->bag_addresses(&v, part->addresses, stream));
-    return hotbed_part_compute_to(m, part, &to, stream);
+    HOTBED_TRY(hotbed_part_compute_to(m, part, &to, stream));
+    return v.wide == NULL ? HOTBED_OK : hotbed_dist_kernels_of(stream)->pack_bags(&v, stream);
 }
 
 static hotbed_status output_dist(
@@ -62,17 +59,14 @@ static hotbed_status update(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
     hotbed_bags_view v = hotbed_part_bags(context, part, part->path->owner_in, true, true);
     count(context, part, true, true, &v);
-    const hotbed_group *g = part->group;
-    float *wide = part->path->wide;
     const hotbed_gradient_view gradient = {
         v.own, v.own == NULL ? 0 : part->gradient_stride,
-        wide == NULL ? (uint32_t)g->gradient_dtype : (uint32_t)HOTBED_F32,
+        v.wide == NULL ? (uint32_t)part->group->gradient_dtype : (uint32_t)HOTBED_F32,
         (const uint8_t *const *)part->addresses};
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->bag_addresses(&v, part->addresses, stream));
-    if (wide != NULL)
-        HOTBED_TRY(hotbed_dist_kernels_of(stream)->widen_bags(
-            &v, part->addresses, wide, g->wide_stride, stream));
-    return hotbed_storage_backward_from(g->lookup, part->path->ticket, &gradient, stream);
+    if (v.wide != NULL)
+        HOTBED_TRY(hotbed_dist_kernels_of(stream)->widen_bags(&v, stream));
+    return hotbed_storage_backward_from(part->group->lookup, part->path->ticket, &gradient, stream);
 }
 
 const hotbed_part_calls hotbed_pooled_sums_calls = {

@@ -36,6 +36,10 @@ typedef struct hotbed_bags_view {
     uint32_t mean;
     float max_gradient, scale;
     hotbed_pack_view pack; /* of gradients */
+    /* Owner, if the rows are packed: [received bags] their elements as f32, wide_stride apart; otherwise
+     * NULL. */
+    float *wide;
+    uint64_t wide_stride;
     /* A word to which the bytes that move to or from other ranks are added; NULL: they are not
      * counted. */
     uint64_t *moved;
@@ -113,23 +117,38 @@ HOTBED_HD uint8_t *hotbed_bag_address(const hotbed_bags_view *v, uint64_t b) {
            (uint64_t)v->output_columns[f] * hotbed_dtype_size(v->dtype);
 }
 
-/* Owner: if received bag b has a gradient, at at[b], write it as f32 to row b of `wide`, and set at[b] to that. */
-HOTBED_HD void hotbed_widen_bag(
-    const hotbed_bags_view *v, uint64_t b, uint8_t **at, float *wide, uint64_t stride,
-    uint32_t width) {
+/* Owner: the sum of received bag b before it is packed, or its gradient. */
+HOTBED_HD float *hotbed_bag_wide(const hotbed_bags_view *v, uint64_t b) {
+    return v->wide + b * v->wide_stride;
+}
+
+/* Owner: where the lookup writes the sum of received bag b, or reads its gradient; NULL if the bag has no
+ * keys. */
+HOTBED_HD uint8_t *hotbed_bag_target(const hotbed_bags_view *v, uint64_t b) {
+    uint8_t *row = hotbed_bag_address(v, b);
+    return row == NULL || v->wide == NULL ? row : (uint8_t *)hotbed_bag_wide(v, b);
+}
+
+/* Owner: pack the sum of received bag b. */
+HOTBED_HD void hotbed_pack_bag(const hotbed_bags_view *v, uint64_t b, uint32_t width) {
+    const hotbed_pack_view p = hotbed_pack_rows(v->travel);
+    uint8_t *row = hotbed_bag_address(v, b);
+    if (row != NULL)
+        hotbed_pack_row(
+            &p, v->dims[b / v->batch_size / v->world], 0, row, hotbed_pack_float4,
+            hotbed_bag_wide(v, b), width);
+}
+
+/* Owner: unpack the gradient of received bag b. */
+HOTBED_HD void hotbed_widen_bag(const hotbed_bags_view *v, uint64_t b, uint32_t width) {
     const uint32_t dim = v->dims[b / v->batch_size / v->world];
-    const uint8_t *row = at[b];
-    float *to = wide + b * stride;
-    hotbed_tile_sync(width); /* all lanes have read at[b] */
-    if (row == NULL)
-        return;
-    for (uint32_t e = 4 * hotbed_tile_rank(width); e < dim; e += 4 * width) {
+    const uint8_t *row = hotbed_bag_address(v, b);
+    for (uint32_t e = 4 * hotbed_tile_rank(width); row != NULL && e < dim; e += 4 * width) {
         const uint32_t count = hotbed_count4(dim, e);
         hotbed_store4(
-            HOTBED_F32, to, e, count, hotbed_unpack4(v->travel, v->pack.layout, row, e, count));
+            HOTBED_F32, hotbed_bag_wide(v, b), e, count,
+            hotbed_unpack4(v->travel, v->pack.layout, row, e, count));
     }
-    if (hotbed_tile_rank(width) == 0)
-        at[b] = (uint8_t *)to;
 }
 
 /* Requester: write the output of bag r: the owners' sums, added in the order of ranks. */

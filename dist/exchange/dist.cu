@@ -421,7 +421,7 @@ static __global__ void __launch_bounds__(BLOCK)
     bag_addresses_kernel(hotbed_bags_view v, uint8_t **at) {
     const uint64_t n = (uint64_t)hotbed_bags_rows(&v) * v.world;
     for (uint64_t b = hotbed_cuda_thread(); b < n; b += hotbed_cuda_threads())
-        at[b] = hotbed_bag_address(&v, b);
+        at[b] = hotbed_bag_target(&v, b);
     count_bags(v);
 }
 
@@ -470,19 +470,28 @@ static hotbed_status bag_addresses(const hotbed_bags_view *v, uint8_t **at, hotb
     return hotbed_cuda_launched("bag_addresses_kernel");
 }
 
-static __global__ void __launch_bounds__(BLOCK)
-    widen_bags_kernel(hotbed_bags_view v, uint8_t **at, float *wide, uint64_t stride) {
+/* Pack, or unpack, all received bags. */
+template <bool PACK>
+static __global__ void __launch_bounds__(BLOCK) wide_bags_kernel(hotbed_bags_view v) {
     const uint64_t n = (uint64_t)hotbed_bags_rows(&v) * v.world;
-    for (uint64_t b = hotbed_cuda_thread() / TILE; b < n; b += hotbed_cuda_threads() / TILE)
-        hotbed_widen_bag(&v, b, at, wide, stride, TILE);
+    for (uint64_t b = hotbed_cuda_thread() / TILE; b < n; b += hotbed_cuda_threads() / TILE) {
+        if (PACK)
+            hotbed_pack_bag(&v, b, TILE);
+        else
+            hotbed_widen_bag(&v, b, TILE);
+    }
 }
 
-static hotbed_status widen_bags(
-    const hotbed_bags_view *v, uint8_t **at, float *wide, uint64_t stride, hotbed_stream *stream) {
+static hotbed_status pack_bags(const hotbed_bags_view *v, hotbed_stream *stream) {
     const uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
-    widen_bags_kernel<<<row_blocks(stream, n), BLOCK, 0, hotbed_cuda_native(stream)>>>(
-        *v, at, wide, stride);
-    return hotbed_cuda_launched("widen_bags_kernel");
+    wide_bags_kernel<true><<<row_blocks(stream, n), BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
+    return hotbed_cuda_launched("wide_bags_kernel");
+}
+
+static hotbed_status widen_bags(const hotbed_bags_view *v, hotbed_stream *stream) {
+    const uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
+    wide_bags_kernel<false><<<row_blocks(stream, n), BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
+    return hotbed_cuda_launched("wide_bags_kernel");
 }
 
 static hotbed_status finish_bags(
@@ -539,5 +548,5 @@ const hotbed_dist_kernels hotbed_dist_kernels_cuda = {
     targets,      ranks,       aim,         place,     segments,       gather,
     table_starts, follow,      find_places, take_rows, send_gradients, find_rows,
     widen_rows,   pool_finish, pool_start,  bag_flags, bag_counts,     bag_addresses,
-    widen_bags,   finish_bags, send_bags,   copy_rows, finish_sums,
+    pack_bags,    widen_bags,  finish_bags, send_bags, copy_rows,      finish_sums,
 };

@@ -36,7 +36,6 @@ typedef struct widen_args {
 
 typedef struct bags_args {
     hotbed_bags_view v;
-    float *wide;
     uint32_t *counts;
     uint8_t **at;
     void *output;
@@ -355,15 +354,19 @@ static void count_bags(const hotbed_bags_view *v) {
 static void bag_addresses_body(const void *args, uint64_t begin, uint64_t end) {
     const bags_args *a = args;
     for (uint64_t b = begin; b < end; b++)
-        a->at[b] = hotbed_bag_address(&a->v, b);
+        a->at[b] = hotbed_bag_target(&a->v, b);
     if (begin == 0)
         count_bags(&a->v);
 }
 
-static void widen_bags_body(const void *args, uint64_t begin, uint64_t end) {
-    const bags_args *a = args;
+static void pack_bags_body(const void *args, uint64_t begin, uint64_t end) {
     for (uint64_t b = begin; b < end; b++)
-        hotbed_widen_bag(&a->v, b, a->at, a->wide, a->stride, 1);
+        hotbed_pack_bag(args, b, 1);
+}
+
+static void widen_bags_body(const void *args, uint64_t begin, uint64_t end) {
+    for (uint64_t b = begin; b < end; b++)
+        hotbed_widen_bag(args, b, 1);
 }
 
 static void finish_bags_body(const void *args, uint64_t begin, uint64_t end) {
@@ -399,12 +402,14 @@ static hotbed_status bag_addresses(const hotbed_bags_view *v, uint8_t **at, hotb
     return hotbed_host_launch(stream, n, KEYS_GRAIN, bag_addresses_body, &args, sizeof args);
 }
 
-static hotbed_status widen_bags(
-    const hotbed_bags_view *v, uint8_t **at, float *wide, uint64_t stride, hotbed_stream *stream) {
-    bags_args args = {.v = *v, .at = at, .wide = wide, .stride = stride};
-    return hotbed_host_launch(
-        stream, (uint64_t)hotbed_bags_rows(v) * v->world, ROWS_GRAIN, widen_bags_body, &args,
-        sizeof args);
+static hotbed_status pack_bags(const hotbed_bags_view *v, hotbed_stream *stream) {
+    const uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
+    return hotbed_host_launch(stream, n, ROWS_GRAIN, pack_bags_body, v, sizeof *v);
+}
+
+static hotbed_status widen_bags(const hotbed_bags_view *v, hotbed_stream *stream) {
+    const uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
+    return hotbed_host_launch(stream, n, ROWS_GRAIN, widen_bags_body, v, sizeof *v);
 }
 
 static hotbed_status finish_bags(
@@ -449,5 +454,5 @@ const hotbed_dist_kernels hotbed_dist_kernels_host = {
     targets,      ranks,       aim,         place,     segments,       gather,
     table_starts, follow,      find_places, take_rows, send_gradients, find_rows,
     widen_rows,   pool_finish, pool_start,  bag_flags, bag_counts,     bag_addresses,
-    widen_bags,   finish_bags, send_bags,   copy_rows, finish_sums,
+    pack_bags,    widen_bags,  finish_bags, send_bags, copy_rows,      finish_sums,
 };

@@ -63,12 +63,11 @@ typedef struct hotbed_dist_kernels {
     hotbed_status (*bag_flags)(const hotbed_bags_view *v, hotbed_stream *stream);
     /* counts[p] = hotbed_bag_count(v, p) */
     hotbed_status (*bag_counts)(const hotbed_bags_view *v, uint32_t *counts, hotbed_stream *stream);
-    /* at[b] = hotbed_bag_address(v, b). This, finish_bags and send_bags count what moves. */
+    /* at[b] = hotbed_bag_target(v, b). This, finish_bags and send_bags count what moves. */
     hotbed_status (*bag_addresses)(const hotbed_bags_view *v, uint8_t **at, hotbed_stream *stream);
-    /* hotbed_widen_bag() of each received bag */
-    hotbed_status (*widen_bags)(
-        const hotbed_bags_view *v, uint8_t **at, float *wide, uint64_t stride,
-        hotbed_stream *stream);
+    /* hotbed_pack_bag(), hotbed_widen_bag() of each received bag */
+    hotbed_status (*pack_bags)(const hotbed_bags_view *v, hotbed_stream *stream);
+    hotbed_status (*widen_bags)(const hotbed_bags_view *v, hotbed_stream *stream);
     hotbed_status (*finish_bags)(
         const hotbed_bags_view *v, uint32_t max_dim, void *output, uint64_t stride,
         hotbed_stream *stream);

@@ -191,11 +191,10 @@ static __global__ void __launch_bounds__(BLOCK)
             WIDTH);
 }
 
-template <uint32_t WIDTH, bool GROWS, bool PACKS>
+template <uint32_t WIDTH, bool GROWS>
 static __global__ void __launch_bounds__(BLOCK)
     forward_bags_kernel(hotbed_step_view view, void *output, uint64_t stride) {
-    hotbed_step_view s = hotbed_step_as(view, GROWS);
-    s.to.packed = PACKS ? s.to.packed : 0;
+    const hotbed_step_view s = hotbed_step_as(view, GROWS);
     uint64_t bags = (uint64_t)s.storage.num_features * s.batch.size;
     for (uint64_t b = hotbed_cuda_thread() / WIDTH; b < bags; b += hotbed_cuda_threads() / WIDTH)
         hotbed_forward_bag_checked(&s, b, output, stride, WIDTH);
@@ -302,8 +301,7 @@ static hotbed_status forward_as(
         return hotbed_cuda_launched("forward_rows_kernel");
     }
     const uint64_t aligned = 4 * (uint64_t)hotbed_dtype_size(step->storage.output_dtype);
-    const bool packs = hotbed_step_output_of(step) == HOTBED_TO_MANY_PACKED;
-    const bool plain = !packs && stride % 4 == 0 && (uintptr_t)output % aligned == 0;
+    const bool plain = stride % 4 == 0 && (uintptr_t)output % aligned == 0;
     if (plain && step->storage.rows_form == HOTBED_ROWS_F32)
         return hotbed_pool_f32(step, output, stride, WIDTH, stream);
     if (plain && step->storage.rows_form == HOTBED_ROWS_HALF)
@@ -311,13 +309,9 @@ static hotbed_status forward_as(
     if (plain && step->storage.rows_form == HOTBED_ROWS_SCALED)
         return hotbed_pool_scaled(step, output, stride, WIDTH, stream);
     uint64_t threads = (uint64_t)step->storage.num_features * step->batch.size * WIDTH;
-    const unsigned blocks = hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES);
-    if (packs)
-        forward_bags_kernel<WIDTH, GROWS, true>
-            <<<blocks, BLOCK, 0, native>>>(*step, output, stride);
-    else
-        forward_bags_kernel<WIDTH, GROWS, false>
-            <<<blocks, BLOCK, 0, native>>>(*step, output, stride);
+    forward_bags_kernel<WIDTH, GROWS>
+        <<<hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES), BLOCK, 0, native>>>(
+            *step, output, stride);
     return hotbed_cuda_launched("forward_bags_kernel");
 }
 

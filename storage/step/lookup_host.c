@@ -392,15 +392,6 @@ static bool pool_bag(const forward_args *a, uint64_t b, uint32_t feature, bag_wa
         hotbed_pool_add(walk->set, &walk->rows, first, n, table->dtype, table->dim, sum);
         first += n;
     }
-    if (hotbed_step_output_of(s) == HOTBED_TO_MANY_PACKED) {
-        const hotbed_pack_view p = hotbed_pack_rows(s->to.packed);
-        for (uint32_t e = 0; e < table->dim; e += 4) {
-            hotbed_f32x4 *four = (hotbed_f32x4 *)(void *)(sum + e);
-            *four = hotbed_bag_finish(s, *four, bag.end - bag.begin);
-        }
-        hotbed_pack_row(&p, table->dim, 0, s->to.bags[b], hotbed_pack_float4, sum, 1);
-        return true;
-    }
     for (uint32_t e = 0; e < table->dim && !direct; e += 4)
         hotbed_bag_write(
             s, table->dim, feature, sample, bag.end - bag.begin, e,

@@ -75,33 +75,6 @@ HOTBED_HD void hotbed_bag_write(
         hotbed_count4(dim, e), hotbed_bag_finish(s, sum, n));
 }
 
-/* A bag whose output is packed. */
-typedef struct hotbed_bag_packs {
-    const hotbed_step_view *s;
-    const hotbed_table_view *table;
-    hotbed_bag bag;
-} hotbed_bag_packs;
-
-/* Elements of the sum of a bag, in bag order. */
-HOTBED_HD hotbed_f32x4 hotbed_bag_sum4(
-    const hotbed_step_view *s, const hotbed_table_view *table, hotbed_bag bag, uint32_t e) {
-    hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
-    for (uint32_t i = bag.begin; i < bag.end; i++) {
-        hotbed_f32x4 row = hotbed_pooled_row4(s, table, i, e);
-        sum = hotbed_add4(
-            sum, s->batch.weights == NULL ? row : hotbed_scale4(row, s->batch.weights[i]));
-    }
-    return sum;
-}
-
-HOTBED_HD hotbed_f32x4 hotbed_bag_value4(const void *of, uint32_t e, uint32_t count) {
-    const hotbed_bag_packs *f = (const hotbed_bag_packs *)of;
-    if (count == 0)
-        return hotbed_f32x4_of(0.0F);
-    return hotbed_bag_finish(
-        f->s, hotbed_bag_sum4(f->s, f->table, f->bag, e), f->bag.end - f->bag.begin);
-}
-
 /* Pooled output of bag b, summed in bag order. */
 HOTBED_HD void hotbed_forward_bag(
     const hotbed_step_view *s, uint64_t b, void *output, uint64_t stride, uint32_t width) {
@@ -111,17 +84,16 @@ HOTBED_HD void hotbed_forward_bag(
     hotbed_bag bag = hotbed_bag_at(s, b, feature);
     if (!bag.good && s->eval.on != 0 && hotbed_tile_rank(width) == 0)
         hotbed_bag_fault(s, b, feature); /* in training, bags() has reported the fault */
-    if (s->to.on != 0 && s->to.packed != 0) {
-        const hotbed_bag_packs packs = {s, table, bag};
-        const hotbed_pack_view p = hotbed_pack_rows(s->to.packed);
-        if (s->to.bags[b] != NULL)
-            hotbed_pack_row(&p, table->dim, 0, s->to.bags[b], hotbed_bag_value4, &packs, width);
-        return;
-    }
-    for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width)
+    for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {
+        hotbed_f32x4 sum = hotbed_f32x4_of(0.0F);
+        for (uint32_t i = bag.begin; i < bag.end; i++) {
+            hotbed_f32x4 row = hotbed_pooled_row4(s, table, i, e);
+            sum = hotbed_add4(
+                sum, s->batch.weights == NULL ? row : hotbed_scale4(row, s->batch.weights[i]));
+        }
         hotbed_bag_write(
-            s, table->dim, feature, sample, bag.end - bag.begin, e,
-            hotbed_bag_sum4(s, table, bag, e), output, stride);
+            s, table->dim, feature, sample, bag.end - bag.begin, e, sum, output, stride);
+    }
 }
 
 /* --- forward, pooled by tiles ----------------------------------------------------------------------

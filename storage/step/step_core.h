@@ -163,8 +163,8 @@ typedef struct hotbed_scatter_view {
      * copied, or in the array; NULL: all rows are copied */
     uint8_t **own;
     uint32_t few; /* take a quarter of the threads, because other kernels run beside */
-    /* hotbed_dtype with scales, in which rows or outputs of bags are written instead of the storage's
-     * output type; 0: none. A stored row of this type is copied. */
+    /* Sequences: hotbed_dtype with scales, in which rows are written instead of the storage's output
+     * type; 0: none. A stored row of this type is copied. */
     uint32_t packed;
 } hotbed_scatter_view;
 

@@ -22,7 +22,7 @@ hotbed_status hotbed_pool_scaled(
 enum { POOL_BLOCK = 128, POOL_MOST = 16, POOL_KEYS = 64, POOL_WARP = 32 };
 
 HOTBED_HD constexpr unsigned pool_resident(hotbed_rows_form form) {
-    return form == HOTBED_ROWS_F32 ? 9 : form == HOTBED_ROWS_HALF ? 8 : 6;
+    return form == HOTBED_ROWS_F32 ? 9 : form == HOTBED_ROWS_HALF ? 8 : 5;
 }
 
 /* Tiles of pooling, for rows to which other kernels give `width` lanes. A lane has 16 bytes of a row, unless

@@ -211,11 +211,13 @@ HOTBED_HD void hotbed_bag_send(
     const hotbed_bag_gradient from = {v, gradient, sample * stride + v->output_columns[f], keys};
     if (sample >= v->samples || keys == 0 || *v->overflow != 0)
         return;
+    /* r depends on the largest batch, and the random words must not. */
+    const uint64_t number = (uint64_t)sample * v->num_features + f;
     for (uint32_t i = 0; v->pack.dtype != 0 && i < v->world; i++) {
         const uint32_t p = hotbed_bag_owner(v, i);
         if (hotbed_bag_travels(v, p, r))
             hotbed_pack_row(
-                &v->pack, dim, r, hotbed_bag_row(v, p, r), hotbed_bag_gradient4, &from, width);
+                &v->pack, dim, number, hotbed_bag_row(v, p, r), hotbed_bag_gradient4, &from, width);
     }
     for (uint32_t e = 4 * hotbed_tile_rank(width); v->pack.dtype == 0 && e < dim; e += 4 * width) {
         const uint32_t count = hotbed_count4(dim, e);

@@ -190,7 +190,7 @@ static void open_setup(setup *s, world_rank *me) {
     s->options.storage = &s->storage;
     s->options.plan = c->plan;
     s->options.dedup = c->dedup;
-    s->options.max_batch_size = SAMPLES;
+    s->options.max_batch_size = SAMPLES + 3; /* no random word depends on it */
     s->options.max_keys = KEYS;
     s->options.capacity = c->overflows ? 3 : KEYS;
     s->options.exchanges = c->pooling == HOTBED_POOL_NONE ? NULL : exchanges;
@@ -337,8 +337,9 @@ static void model_gradients(
                 if (c->pooling == HOTBED_POOL_MEAN)
                     g[e] = g[e] * (1.0F / (float)b->lengths[r]);
             }
+            const uint32_t bag = r % SAMPLES * TABLES + t;
             if (each || sums)
-                decoded(c, s->me, rank, step, sums ? r : k, dim, g, part);
+                decoded(c, s->me, rank, step, sums ? bag : k, dim, g, part);
             for (uint32_t e = 0; e < dim; e++)
                 sum[e] += each || sums ? part[e] : g[e];
         }

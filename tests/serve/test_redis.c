@@ -188,7 +188,7 @@ static void a_reader_of_redis_answers_each_cut(hotbed_backend backend) {
 
 /* Write the rows of a base as another publisher whose numbers are higher, and no record. */
 static hotbed_status publish_other(world *w) {
-    char path[600], other[512], name[64];
+    char path[640], other[512], name[64];
     hotbed_publish_options options;
     hotbed_publisher *half = NULL;
     hotbed_redis_sink *sink = NULL;
@@ -318,7 +318,7 @@ static void rows_of_all_ranks_precede_the_record(hotbed_backend backend) {
     member members[RANKS];
     void *files[RANKS + 1];
     size_t bytes[RANKS + 1];
-    char names[RANKS + 1][HOTBED_CUT_NAME_BYTES], path[600];
+    char names[RANKS + 1][HOTBED_CUT_NAME_BYTES], path[640];
     hotbed_redis_sink *sinks[RANKS];
     world_open(&w, backend, 0);
     CHECK_OK(hotbed_comm_create_threads(NULL, RANKS, comms));
@@ -377,7 +377,7 @@ static void rows_of_all_ranks_precede_the_record(hotbed_backend backend) {
 /* A publisher that is started again may use the number of a cut that never got its name. */
 static void rows_of_another_run_are_not_seen(hotbed_backend backend) {
     world w;
-    char path[600], name[64];
+    char path[640], name[64];
     world_open(&w, backend, 0);
     for (int i = 0; i < 12; i++) {
         open_publisher(&w, 100);
@@ -411,7 +411,7 @@ static void rows_of_another_run_are_not_seen(hotbed_backend backend) {
 /* The sink believes no byte of a file of rows. */
 static void a_damaged_file_is_not_written(hotbed_backend backend) {
     world w;
-    char path[600], name[64];
+    char path[640], name[64];
     size_t bytes = 0;
     world_open(&w, backend, 0);
     open_publisher(&w, 100);
@@ -511,7 +511,7 @@ static void redis_without_memory_fails_the_cut(hotbed_backend backend) {
 /* A connection that fails before its policy is known is not used later without the check. */
 static void the_policy_is_checked_after_any_failure(hotbed_backend backend) {
     world w;
-    char path[600], name[64];
+    char path[640], name[64];
     size_t bytes = 0;
     world_open(&w, backend, 0);
     open_publisher(&w, 100);

@@ -68,6 +68,15 @@ static hotbed_status find_table(
                 "reader_fill: missing keys of table '%s' read as %g; in the cut they are %g", name,
                 (double)out->info.eval_value, (double)f->v->tables[out->from].missing),
             name);
+    /* Rows that the cut does not have would keep their initial values. */
+    const uint64_t keys = f->v->tables[out->from].keys;
+    if (out->info.kind == HOTBED_TABLE_STATIC && out->info.capacity > keys)
+        return hotbed_error_table(
+            hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, "capacity", (double)out->info.capacity, (double)keys,
+                "reader_fill: STATIC table '%s' has %" PRIu64 " rows; in the cut it has %" PRIu64,
+                name, out->info.capacity, keys),
+            name);
     return HOTBED_OK;
 }
 

@@ -315,6 +315,16 @@ static hotbed_status choose_base(hotbed_publisher *p, hotbed_stream *stream) {
     return HOTBED_OK;
 }
 
+/* Copy the rows. If a rank cannot, all end the publish, so that they go on with the same exchanges. */
+static hotbed_status take_copy(hotbed_publisher *p, hotbed_stream *stream) {
+    const hotbed_status status = hotbed_source_take(p->source, p->base, stream);
+    if (p->world == 1)
+        return status;
+    memset(report_own(p), 0, p->report_bytes);
+    report_status(report_own(p), status);
+    return agree(p);
+}
+
 hotbed_status hotbed_publisher_publish(hotbed_publisher *p, uint64_t step, hotbed_stream *stream) {
     if (p == NULL || stream == NULL)
         return hotbed_fail_parameter(
@@ -325,7 +335,7 @@ hotbed_status hotbed_publisher_publish(hotbed_publisher *p, uint64_t step, hotbe
     p->head.step = step;
     p->head.created_ns = now_ns();
     HOTBED_TRY(choose_base(p, stream));
-    HOTBED_TRY(hotbed_source_take(p->source, p->base, stream));
+    HOTBED_TRY(take_copy(p, stream));
     pthread_mutex_lock(&p->lock);
     p->stats.last_copy_seconds = hotbed_monotonic_seconds() - begin;
     p->stats.copy_seconds += p->stats.last_copy_seconds;
@@ -443,6 +453,13 @@ static hotbed_status check_route(
 
 static hotbed_status check_filter(
     const hotbed_publish_filter *filter, const hotbed_table_info *info) {
+    if (filter->unused != 0)
+        return hotbed_error_table(
+            hotbed_fail_value(
+                HOTBED_ERR_ARGUMENT, "unused", (double)filter->unused,
+                "publisher_create: the filter of table '%s' has unused %" PRIu32 ", not 0",
+                info->name, filter->unused),
+            info->name);
     if (!(filter->min_change >= 0) || !isfinite(filter->min_change))
         return hotbed_error_table(
             hotbed_fail_value(

@@ -135,7 +135,7 @@ static bool has_tag(const char *prefix) {
 }
 
 /* Redis keeps its keys, whatever memory it has, and a cluster keeps them together. */
-static hotbed_status check_server(hotbed_redis *r) {
+hotbed_status hotbed_redis_check(hotbed_redis *r) {
     static const hotbed_redis_text words = {"INFO", 4};
     hotbed_redis_text info;
     HOTBED_TRY(hotbed_redis_send(r, 1, &words));
@@ -160,7 +160,7 @@ static hotbed_status check_server(hotbed_redis *r) {
         r->name, (int)strcspn(policy, "\r\n"), policy);
 }
 
-/* Read "MOVED <slot> <host>:<port>". An empty host is the one that answered. */
+/* Read "MOVED <slot> <host>:<port>". An empty host, or "?", is the one that answered. */
 static bool read_moved(hotbed_redis *r, const char *text) {
     const char *address = strncmp(text, "MOVED ", 6) == 0 ? strchr(text + 6, ' ') : NULL;
     const char *colon = address == NULL ? NULL : strrchr(address, ':');
@@ -168,7 +168,7 @@ static bool read_moved(hotbed_redis *r, const char *text) {
     if (port == 0 || port > 65535 || colon - address > TEXT)
         return false;
     const size_t bytes = (size_t)(colon - address) - 1;
-    if (bytes > 0) {
+    if (bytes > 0 && !(bytes == 1 && address[1] == '?')) {
         memcpy(r->node, address + 1, bytes);
         r->node[bytes] = 0;
     } else if (r->node[0] == 0) {
@@ -201,7 +201,7 @@ static hotbed_status connect_node(hotbed_redis *r, bool *moved) {
     if (r->context == NULL || r->context->err != 0 ||
         redisSetTimeout(r->context, limit) != REDIS_OK)
         return fail_connection(r);
-    HOTBED_TRY(check_server(r));
+    HOTBED_TRY(hotbed_redis_check(r));
     return find_node(r, moved);
 }
 
@@ -322,6 +322,11 @@ hotbed_redis_text hotbed_redis_item(const hotbed_redis *r, size_t list, size_t i
     if (of == NULL || of->type != REDIS_REPLY_ARRAY || i >= of->elements)
         return (hotbed_redis_text){NULL, 0};
     return text_of(of->element[i]);
+}
+
+size_t hotbed_redis_count(const hotbed_redis *r, size_t list) {
+    const redisReply *of = list < r->reply->elements ? r->reply->element[list] : NULL;
+    return of != NULL && of->type == REDIS_REPLY_ARRAY ? of->elements : 0;
 }
 
 /* --- keys ------------------------------------------------------------------------------------- */

@@ -44,6 +44,10 @@ hotbed_status hotbed_redis_connect(hotbed_redis *redis);
 
 bool hotbed_redis_connected(const hotbed_redis *redis);
 
+/* Check that Redis still keeps its keys: its configuration may change while it runs. Errors: as
+ * hotbed_redis_connect(). */
+hotbed_status hotbed_redis_check(hotbed_redis *redis);
+
 /* Close the connection after a failure: answers may be missing. */
 void hotbed_redis_drop(hotbed_redis *redis);
 
@@ -57,6 +61,7 @@ hotbed_status hotbed_redis_receive(hotbed_redis *redis, hotbed_redis_text *out);
 /* Wait for an answer that is a list, and then get its texts. NULL for lists in it. */
 hotbed_status hotbed_redis_receive_list(hotbed_redis *redis, size_t *n);
 hotbed_redis_text hotbed_redis_item(const hotbed_redis *redis, size_t list, size_t i);
+size_t hotbed_redis_count(const hotbed_redis *redis, size_t list); /* texts of a list in the list */
 
 /* A key of Redis. */
 typedef struct hotbed_redis_name {

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { ATTEMPTS = 16, WAYS = 4 };
 enum { KEYS_MOST = (1 << 20) - 1 }; /* a command of Redis has at most 2^20 words */
@@ -35,6 +36,8 @@ typedef struct wanted {
 
 struct hotbed_redis_reader {
     hotbed_redis *redis;
+    pid_t
+        process; /* that opened the reader: a forked one has its socket, and perhaps its lock locked */
     pthread_mutex_t lock;
     unsigned char *record; /* the file of the cut */
     hotbed_cut cut;
@@ -48,6 +51,19 @@ struct hotbed_redis_reader {
     uint64_t call_capacity;
     hotbed_redis_stats stats;
 };
+
+/* Check the reader of a call. */
+static hotbed_status check_reader(const hotbed_redis_reader *r, const char *call) {
+    if (r == NULL)
+        return hotbed_fail_null_of(call, "reader");
+    if (r->process != getpid())
+        return hotbed_fail_value(
+            HOTBED_ERR_STATE, NULL, (double)r->process,
+            "%s: the reader was opened in process %ld, from which this one was forked: open a "
+            "reader after the fork",
+            call, (long)r->process);
+    return HOTBED_OK;
+}
 
 /* --- the cut ---------------------------------------------------------------------------------- */
 
@@ -108,12 +124,13 @@ static hotbed_status use_cut(hotbed_redis_reader *r, unsigned char *record, cons
     return HOTBED_OK;
 }
 
-/* Get the newest cut's record. */
+/* Get the newest cut's record, from a Redis that keeps its keys. */
 static hotbed_status read_cut(hotbed_redis_reader *r) {
     const hotbed_redis_name name = hotbed_redis_cut_name(r->redis);
     const hotbed_redis_text words[] = {{"GET", 3}, hotbed_redis_text_of(&name)};
     hotbed_redis_text answer;
     hotbed_cut cut;
+    HOTBED_TRY(hotbed_redis_check(r->redis));
     HOTBED_TRY(hotbed_redis_send(r->redis, 2, words));
     HOTBED_TRY(hotbed_redis_receive(r->redis, &answer));
     if (answer.data == NULL)
@@ -254,7 +271,8 @@ static hotbed_status ask(hotbed_redis_reader *r, call *c, bool *same) {
         HOTBED_TRY(hotbed_redis_receive(r->redis, &answer));
     HOTBED_TRY(hotbed_redis_receive_list(r->redis, &parts));
     answer = hotbed_redis_item(r->redis, SIZE_MAX, 0);
-    if (parts != (c->num_wanted > 0 ? 2U : 1U) || answer.data == NULL)
+    if (parts != (c->num_wanted > 0 ? 2U : 1U) || answer.data == NULL ||
+        (c->num_wanted > 0 && hotbed_redis_count(r->redis, 1) != c->num_wanted))
         return hotbed_redis_corrupt(r->redis, "a transaction has another answer");
     *same = answer.bytes == sizeof *r->cut.head &&
             memcmp(answer.data, r->cut.head, sizeof *r->cut.head) == 0;
@@ -356,9 +374,9 @@ static hotbed_status answer(hotbed_redis_reader *r, call *c, uint64_t *version) 
 hotbed_status hotbed_redis_reader_lookup(
     hotbed_redis_reader *r, const hotbed_lookup *lookups, uint32_t n, uint64_t *version) {
     call c = {.lookups = lookups, .n = n};
-    if (r == NULL || (lookups == NULL && n > 0))
-        return hotbed_fail_null_of("redis_reader_lookup", r == NULL ? "reader" : "lookups");
-    HOTBED_TRY(hotbed_fork_check());
+    HOTBED_TRY(check_reader(r, "redis_reader_lookup"));
+    if (lookups == NULL && n > 0)
+        return hotbed_fail_null_of("redis_reader_lookup", "lookups");
     for (uint32_t i = 0; i < n; i++) {
         const uint64_t keys = lookups[i].keys == NULL ? 0 : lookups[i].num_keys;
         if (keys > KEYS_MOST - c.num_keys)
@@ -381,8 +399,10 @@ hotbed_status hotbed_redis_reader_lookup(
         hotbed_redis_drop(r->redis);
         status = answer(r, &c, version);
     }
-    r->stats.healthy = status == HOTBED_OK;
-    if (status != HOTBED_OK) {
+    const bool asked_well = status != HOTBED_ERR_ARGUMENT && status != HOTBED_ERR_RANGE;
+    if (asked_well)
+        r->stats.healthy = status == HOTBED_OK;
+    if (asked_well && status != HOTBED_OK) {
         hotbed_redis_drop(r->redis); /* answers may be missing */
         r->stats.refused++;
     }
@@ -409,6 +429,7 @@ hotbed_status hotbed_redis_reader_open(
             "redis_reader_open: no %zu bytes for a reader", sizeof *r);
     }
     r->redis = redis;
+    r->process = getpid();
     r->places = ((uint64_t)hotbed_redis_cache_rows(redis) + WAYS - 1) / WAYS * WAYS;
     pthread_mutex_init(&r->lock, NULL);
     hotbed_status status = hotbed_redis_connect(redis);
@@ -436,11 +457,9 @@ void hotbed_redis_reader_close(hotbed_redis_reader *r) {
 }
 
 hotbed_status hotbed_redis_reader_find(hotbed_redis_reader *r, const char *name, uint32_t *table) {
-    if (r == NULL || name == NULL || table == NULL)
-        return hotbed_fail_null_of(
-            "redis_reader_find", r == NULL      ? "reader"
-                                 : name == NULL ? "name"
-                                                : "table");
+    HOTBED_TRY(check_reader(r, "redis_reader_find"));
+    if (name == NULL || table == NULL)
+        return hotbed_fail_null_of("redis_reader_find", name == NULL ? "name" : "table");
     hotbed_status status = HOTBED_ERR_ARGUMENT;
     pthread_mutex_lock(&r->lock);
     for (uint32_t t = 0; t < r->cut.head->tables && status != HOTBED_OK; t++)
@@ -469,8 +488,7 @@ static hotbed_redis_stats read_stats(hotbed_redis_reader *r) {
 }
 
 hotbed_status hotbed_redis_reader_stats(hotbed_redis_reader *r, hotbed_redis_stats *out) {
-    if (r == NULL)
-        return hotbed_fail_null_of("redis_reader_stats", "reader");
+    HOTBED_TRY(check_reader(r, "redis_reader_stats"));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_redis_stats"));
     const hotbed_redis_stats stats = read_stats(r);
     hotbed_output_write(out, &stats, sizeof stats);
@@ -479,8 +497,9 @@ hotbed_status hotbed_redis_reader_stats(hotbed_redis_reader *r, hotbed_redis_sta
 
 hotbed_status hotbed_redis_reader_metrics(
     hotbed_redis_reader *r, char *text, uint64_t capacity, uint64_t *bytes) {
-    if (r == NULL || bytes == NULL)
-        return hotbed_fail_null_of("redis_reader_metrics", r == NULL ? "reader" : "bytes");
+    HOTBED_TRY(check_reader(r, "redis_reader_metrics"));
+    if (bytes == NULL)
+        return hotbed_fail_null_of("redis_reader_metrics", "bytes");
     const hotbed_redis_stats s = read_stats(r);
     hotbed_metrics out = {.prefix = "hotbed_redis_reader_", .to = text, .capacity = capacity};
     const struct {

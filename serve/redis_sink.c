@@ -126,17 +126,11 @@ static hotbed_status load_script(hotbed_redis_sink *s, script number) {
     return HOTBED_OK;
 }
 
-static hotbed_status ping(hotbed_redis_sink *s) {
-    static const hotbed_redis_text words = {"PING", 4};
-    hotbed_redis_text answer;
-    HOTBED_TRY(hotbed_redis_send(s->redis, 1, &words));
-    return hotbed_redis_receive(s->redis, &answer);
-}
-
 static hotbed_status connect_sink(hotbed_redis_sink *s) {
     if (hotbed_redis_connected(s->redis)) {
-        if (ping(s) == HOTBED_OK)
-            return HOTBED_OK;
+        const hotbed_status status = hotbed_redis_check(s->redis);
+        if (status != HOTBED_ERR_IO)
+            return status;
         hotbed_redis_drop(s->redis); /* Redis may have closed it long ago */
     }
     HOTBED_TRY(hotbed_redis_connect(s->redis));

@@ -37,6 +37,11 @@ hotbed_status hotbed_optimizer_step(
 /* Check the distance in bytes between rows of a part. Scales of int8 and fp8 rows are read in aligned words. */
 static hotbed_status check_row_bytes(const hotbed_row_update *u, uint32_t states) {
     const bool scaled = hotbed_scale_span((uint32_t)u->dtype, u->dim) != 0;
+    if (scaled && (uintptr_t)u->rows.weights % sizeof(float) != 0)
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "weights", (double)((uintptr_t)u->rows.weights % sizeof(float)),
+            "rows: weights of %s begin %u bytes after a multiple of 4", hotbed_dtype_name(u->dtype),
+            (unsigned)((uintptr_t)u->rows.weights % sizeof(float)));
     uint64_t unit = states > 0 || scaled ? sizeof(float) : hotbed_dtype_bytes(u->dtype);
     uint64_t least = hotbed_dtype_row_bytes(u->dtype, u->dim);
     if (scaled && u->row_bytes == 0 && least % unit != 0)

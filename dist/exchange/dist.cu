@@ -330,7 +330,7 @@ static unsigned row_blocks(const hotbed_stream *stream, uint64_t rows) {
 
 static __global__ void __launch_bounds__(BLOCK)
     widen_rows_kernel(hotbed_deliver_view d, const uint8_t *first, float *wide, uint64_t stride) {
-    const uint32_t n = d.segments[d.num_segments];
+    const uint32_t n = *d.overflow != 0 ? 0 : d.segments[d.num_segments];
     for (uint64_t m = hotbed_cuda_thread() / TILE; m < n; m += hotbed_cuda_threads() / TILE)
         hotbed_widen_row(&d, first, (uint32_t)m, wide, stride, TILE);
 }

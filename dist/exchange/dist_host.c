@@ -286,7 +286,8 @@ static hotbed_status find_rows(
 
 static void widen_rows_body(const void *args, uint64_t begin, uint64_t end) {
     const widen_args *a = args;
-    for (uint64_t m = begin; m < least(end, a->d.segments[a->d.num_segments]); m++)
+    const uint32_t n = *a->d.overflow != 0 ? 0 : a->d.segments[a->d.num_segments];
+    for (uint64_t m = begin; m < least(end, n); m++)
         hotbed_widen_row(&a->d, a->first, (uint32_t)m, a->wide, a->stride, 1);
 }
 

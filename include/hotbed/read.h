@@ -104,17 +104,14 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_reader_lookup(
     hotbed_reader *reader, const hotbed_lookup *lookups, uint32_t n, uint64_t *version);
 
 /* Write the rows of the reader's version to storages, whose lookups then answer that cut: on a GPU, with rows
- * in the tiers of each storage's mode. A process serves so:
+ * in the tiers of each storage's mode. Between two batches a process calls hotbed_reader_poll() and this, and
+ * then hotbed_storage_eval() on `stream`.
  *
- *       uint64_t version = 0; // the storages have no cut
- *       status = hotbed_reader_poll(reader);
- *       status = hotbed_reader_fill(reader, storages, n, stream, &version);
- *       status = hotbed_storage_eval(...); // on `stream`
- *
- * All tables of the storages are brought to one cut, each found by its name; the cut may have others. Only what changed since *version is written, and keys that left are removed; without a
- * version, or with one that is older than the version's base, the tables are cleared, and all rows are written.
- * F32 rows are as hotbed_reader_lookup() has them; rows of other types are rounded to nearest. Later work on
- * `stream` sees the whole cut. Hash tables should not evict, and have space for all keys of a cut.
+ * All tables of the storages are brought to one cut, each found by its name; the cut may have others. Only
+ * what changed since *version is written, and keys that left are removed; without a version, or with one that
+ * is older than the version's base, the tables are cleared, and all rows are written. F32 rows are as
+ * hotbed_reader_lookup() has them; rows of other types are rounded to nearest. Later work on `stream` sees the
+ * whole cut. Hash tables should not evict, and have space for all keys of a cut.
  *
  *   storages  in     [n]
  *   version   inout  number of the cut that these storages have by this reader; 0: none
@@ -122,7 +119,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_reader_lookup(
  * Synchronous: waits for the stream, and copies the rows in pieces of 8 MiB. No other call on the storages may
  * run meanwhile.
  * Errors: ARGUMENT (NULL; a table that the cut does not have, or that has another dim, type of keys or
- * eval_initializer there): nothing is written. After others *version is 0, and the tables have a part of the cut:
+ * eval_initializer there; a STATIC table with more rows): nothing is written. After others *version is 0, and the tables have a part of the cut:
  * STATE (a table did not keep all keys, with their numbers; tickets hold rows, the stream records a graph), the
  * faults of hotbed_storage_offer_rows(), among them RANGE (a row that a STATIC table does not have), MEMORY,
  * DEVICE. */

@@ -28,7 +28,8 @@
  *
  * A reader refuses instead of answering from less than a cut: if Redis does not answer (IO), has no cut, an
  * older one than before, or one of another format (STATE, CORRUPT, UNSUPPORTED), or is set up to drop keys
- * when memory is short (STATE). If Redis has no memory left, it takes no transactions (MEMORY).
+ * when memory is short (STATE). Redis is asked for its policy with each new cut. If it
+ * has no memory left, it takes no transactions (MEMORY).
  *
  * A sink fails the cut if Redis does not have the cut before, or lost rows of this one before its record came,
  * of any rank; if a base is not newer than the cut that Redis has, or another publisher uses the prefix
@@ -38,7 +39,8 @@
  * Redis 5 or later. All keys of a prefix are on one server, because a transaction of Redis is; models of
  * different prefixes may be on different ones. Of a Redis Cluster any node can be named. The prefix then has a
  * hash tag, as "{model}", and the node with its slot is found when a connection begins, and again
- * after it has moved. A forked process opens its own. */
+ * after it has moved. A forked process opens its own; calls
+ * with the parent's reader return STATE. */
 #ifndef HOTBED_REDIS_H
 #define HOTBED_REDIS_H
 

@@ -143,7 +143,7 @@ class Publisher:
         for name, each in filters.items():
             for field in ("min_score", "most_rows"):
                 value = getattr(each, field)
-                if not 0 <= value < 1 << 64:
+                if not isinstance(value, int) or not 0 <= value < 1 << 64:
                     raise ArgumentError(
                         f"filters: {field} of table {name!r} is {value}, not from 0 to 2^64 - 1",
                         parameter=field,
@@ -219,6 +219,10 @@ def _destroy(publisher: Any, *keep: Any) -> None:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
+#: For each model that was filled: a reference to the reader that did it last, and the version that it wrote.
+_filled: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
 class Reader:
     """Looks up rows in a published directory, and follows the publisher.  Any number of threads may use one.
 
@@ -236,7 +240,6 @@ class Reader:
         check(lib.hotbed_reader_open(os.fsencode(directory), options, out))
         self._c = out[0]
         weakref.finalize(self, lib.hotbed_reader_close, out[0])
-        self._filled: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # versions by model
         self._tables: Dict[str, Tuple[int, int]] = {}  # number and dim by name
         for number in range(lib.hotbed_reader_num_tables(self._c)):
             info = self._info(number)
@@ -357,15 +360,16 @@ class Reader:
         """
         check(lib.hotbed_reader_poll(self._c))
 
-    def fill(self, model: torch.nn.Module) -> int:
+    def fill(self, model: torch.nn.Module, whole: bool = False) -> int:
         """Write the rows of the version to the collections of a model in this process, for example on a GPU.
 
-        Writes what changed since the last call for the model, or all rows.  All its tables get one version, which its
-        next forward answers.  Call :meth:`poll` first, or let the reader follow.  Waits for the current stream.
+        Writes what changed since this reader's last call for the model, or all rows.  All its tables get one version,
+        which its next forward answers.  Call :meth:`poll` first, or let the reader follow.  Waits for the stream.
 
         Args:
             model: a module that contains collections of ``hotbed.torch`` without ``comm``, or one of them, in eval
                 mode; its hash tables have space for all keys.
+            whole: write all rows, because the tables were changed otherwise, for example by a load.
 
         Returns:
             The number of the version.
@@ -382,8 +386,11 @@ class Reader:
                 parameter="model",
                 value=found.comm.size,
             )
-        version = self._filled.setdefault(model, ffi.new("uint64_t *"))
         with found.locks() as storages:
+            last, version = _filled.get(model, (None, None))
+            if whole or last is None or last() is not self:
+                version = ffi.new("uint64_t *")
+            _filled[model] = (weakref.ref(self), version)
             check(lib.hotbed_reader_fill(self._c, storages, len(storages), found.stream, version))
         return int(version[0])
 

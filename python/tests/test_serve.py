@@ -159,6 +159,11 @@ def test_a_model_is_filled_from_the_reader(tmp_path):
         publisher.publish(step)
         publisher.wait()
         reader.poll()
+    again = hotbed.serve.Reader(tmp_path / "p", follow_ms=0)  # of the same cut
+    served.bags.set_rows("item", torch.arange(3), torch.ones(3, 8))
+    assert again.fill(served) == reader.fill(served, whole=True) == 6
+    with torch.no_grad():
+        assert torch.equal(served(*batch), trained.eval()(*batch))
     other = ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(10, 8, "other", feature_names=["f"])])
     with pytest.raises(hotbed.ArgumentError, match="has no table 'other'"):
         reader.fill(other)

@@ -47,8 +47,11 @@ HOTBED_HD void add_scaled(
     uint32_t dtype, float *sum, const uint8_t *row, float weight, uint32_t dim) {
     for (uint32_t e = 0; e < dim; e += 4) {
         const uint32_t count = hotbed_count4(dim, e);
-        const hotbed_f32x4 v =
-            hotbed_scale4(hotbed_row_load4(false, dtype, dim, row, e, count), weight);
+        const hotbed_f32x4 v = hotbed_scale4(
+            hotbed_scaled4_to_f32(
+                dtype, hotbed_scale_load(false, dtype, dim, row, e),
+                hotbed_load_word(false, row + e)),
+            weight);
         sum[e] = sum[e] + v.x;
         if (count > 1)
             sum[e + 1] = sum[e + 1] + v.y;

@@ -200,6 +200,9 @@ static void other_tables_are_named(hotbed_backend backend) {
     options.key_type = HOTBED_KEY_I64;
     refused(&f, &options, HOTBED_ERR_ARGUMENT, "keys of another type");
     options_of(tables, &options);
+    tables[0].capacity = 7;
+    refused(&f, &options, HOTBED_ERR_ARGUMENT, "table 'rows' has 7 rows; in the cut it has 6");
+    options_of(tables, &options);
     tables[0].capacity = 1; /* row 1 and later ones have no place */
     refused(&f, &options, HOTBED_ERR_RANGE, "rows");
     end(&f);

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* What happens between the rows of a cut and its record. */
@@ -535,6 +536,55 @@ static void the_policy_is_checked_after_any_failure(hotbed_backend backend) {
     world_close(&w);
 }
 
+static void a_policy_that_changes_later_is_seen(hotbed_backend backend) {
+    world w;
+    world_open(&w, backend, 0);
+    open_publisher(&w, 100);
+    CHECK_OK(publish(&w));
+    CHECK_OK(look(&w));
+    redis_server_call(&w.server, "CONFIG SET maxmemory-policy allkeys-lru");
+    CHECK_STATUS(publish(&w), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "allkeys-lru") != NULL);
+    redis_server_call(&w.server, "CONFIG SET maxmemory-policy noeviction");
+    CHECK_OK(publish(&w));
+    CHECK_OK(look(&w));
+    world_close(&w);
+}
+
+static int child_asks(hotbed_redis_reader *parents, const hotbed_redis_options *options) {
+    hotbed_redis_reader *own = NULL;
+    hotbed_redis_stats stats = {.size = sizeof stats};
+    hotbed_lookup none = {.table = 0};
+    uint64_t version;
+    uint32_t table;
+    if (hotbed_redis_reader_lookup(parents, &none, 1, &version) != HOTBED_ERR_STATE ||
+        hotbed_redis_reader_find(parents, "hash", &table) != HOTBED_ERR_STATE ||
+        hotbed_redis_reader_stats(parents, &stats) != HOTBED_ERR_STATE)
+        return 1;
+    if (hotbed_redis_reader_open(options, &own) != HOTBED_OK ||
+        hotbed_redis_reader_lookup(own, &none, 1, &version) != HOTBED_OK || version != 1)
+        return 2;
+    hotbed_redis_reader_close(own);
+    return 0;
+}
+
+/* A child of a fork has the parent's socket: each would read the other's answers. */
+static void a_forked_process_opens_a_redis_reader_of_its_own(hotbed_backend backend) {
+    int ended = 1;
+    world w;
+    world_open(&w, backend, 0);
+    open_publisher(&w, 100);
+    CHECK_OK(publish(&w));
+    CHECK_OK(look(&w));
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(child_asks(w.reader, &w.redis));
+    CHECK_EQ(waitpid(child, &ended, 0), child);
+    CHECK_EQ(ended, 0);
+    CHECK_OK(look(&w));
+    world_close(&w);
+}
+
 /* A new directory begins with cut 1, which may not replace a later one. */
 static void a_base_replaces_older_cuts_only(hotbed_backend backend) {
     world w;
@@ -659,6 +709,9 @@ const hotbed_test hotbed_tests[] = {
     {"redis_that_lost_its_rows_is_refused", redis_that_lost_its_rows_is_refused},
     {"redis_without_memory_fails_the_cut", redis_without_memory_fails_the_cut},
     {"the_policy_is_checked_after_any_failure", the_policy_is_checked_after_any_failure},
+    {"a_policy_that_changes_later_is_seen", a_policy_that_changes_later_is_seen},
+    {"a_forked_process_opens_a_redis_reader_of_its_own",
+     a_forked_process_opens_a_redis_reader_of_its_own},
     {"a_base_replaces_older_cuts_only", a_base_replaces_older_cuts_only},
     {"a_cluster_names_the_node_of_a_prefix", a_cluster_names_the_node_of_a_prefix},
     {"metrics_of_a_redis_reader_have_prometheus_format",

@@ -6,6 +6,7 @@
 #include "serve/format.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/serve/served.h"
+#include "tests/support/fault.h"
 #include "tests/support/harness.h"
 
 #include <fcntl.h>
@@ -517,9 +518,13 @@ enum { WORLD = 3, RANK_KEYS = 200, RANK_ROWS = 50 };
 typedef struct ranked {
     hotbed_comm *comms[WORLD];
     char directory[512];
-    uint64_t late; /* rank that publishes another step; WORLD: none */
-    bool kind;     /* of the routes */
-    bool tracks;   /* the tables record their changes; rank 1 loses them before step 5 */
+    uint64_t late;  /* rank that publishes another step; WORLD: none */
+    bool kind;      /* of the routes */
+    bool tracks;    /* the tables record their changes; rank 1 loses them before step 5 */
+    uint64_t fault; /* the allocation that fails while ranks publish step 1; 0: none */
+    bool reached;   /* there was such an allocation */
+    pthread_barrier_t together;
+    hotbed_status statuses[WORLD];
 } ranked;
 
 typedef struct member {
@@ -544,6 +549,27 @@ static void set_keys(
         CHECK_OK(hotbed_storage_set_rows(storage, table, 1, &at, &rows, stream));
         CHECK_OK(hotbed_stream_sync(stream));
     }
+}
+
+/* Publish while an allocation fails, on some rank. It ends the publish of all ranks, or none. */
+static void publish_with_fault(
+    const member *m, hotbed_publisher *publisher, hotbed_stream *stream) {
+    ranked *all = m->all;
+    (void)pthread_barrier_wait(&all->together);
+    if (m->rank == 0)
+        fault_arm(all->fault);
+    (void)pthread_barrier_wait(&all->together);
+    hotbed_status status = hotbed_publisher_publish(publisher, 1, stream);
+    if (status == HOTBED_OK)
+        status = hotbed_publisher_wait(publisher);
+    all->statuses[m->rank] = status;
+    (void)pthread_barrier_wait(&all->together);
+    if (m->rank == 0)
+        all->reached = fault_disarm();
+    (void)pthread_barrier_wait(&all->together);
+    for (uint32_t r = 0; r < WORLD; r++)
+        CHECK_EQ(all->statuses[r], all->statuses[0]);
+    CHECK(status == HOTBED_OK || status == HOTBED_ERR_MEMORY || status == HOTBED_ERR_IO);
 }
 
 static void *ranked_body(void *argument) {
@@ -585,7 +611,11 @@ static void *ranked_body(void *argument) {
                 set_keys(storage, 1, &routes[1], m->rank, RANK_ROWS, again, stream);
         }
         uint64_t told = m->rank == m->all->late && step == 5 ? 99 : step;
-        CHECK_OK(hotbed_publisher_publish(publisher, told, stream));
+        if (m->all->fault != 0 && step == 1) {
+            publish_with_fault(m, publisher, stream);
+        } else {
+            CHECK_OK(hotbed_publisher_publish(publisher, told, stream));
+        }
     }
     CHECK_STATUS(
         hotbed_publisher_wait(publisher), m->all->late < WORLD ? HOTBED_ERR_STATE : HOTBED_OK);
@@ -608,7 +638,8 @@ static void run_ranks(ranked *all) {
         hotbed_comm_destroy(all->comms[r]);
 }
 
-static void check_ranks(const ranked *all, uint64_t steps) {
+/* Check what readers have after `steps`. 0 cuts: some failed, whose number may have been used. */
+static void check_ranks(const ranked *all, uint64_t steps, uint64_t cuts) {
     hotbed_reader *reader = NULL;
     CHECK_OK(hotbed_reader_open(all->directory, NULL, &reader));
     for (uint32_t t = 0; t < 2; t++)
@@ -617,7 +648,7 @@ static void check_ranks(const ranked *all, uint64_t steps) {
             hotbed_lookup lookup = {.table = t, .num_keys = 1, .keys = &key, .output = row};
             uint64_t version;
             CHECK_OK(hotbed_reader_lookup(reader, &lookup, 1, &version));
-            CHECK_EQ(version, steps);
+            CHECK(version == cuts || cuts == 0);
             for (uint64_t step = 1; step <= steps; step++)
                 if (key >= step && key % step == 0 && (t == 0 || key < RANK_ROWS))
                     want = ranked_value(key, step);
@@ -635,8 +666,22 @@ static void ranks_publish_one_cut(hotbed_backend backend) {
         all.tracks = kind / 2 != 0;
         snprintf(all.directory, sizeof all.directory, "%s", sample_path(names[kind]));
         run_ranks(&all);
-        check_ranks(&all, 5);
+        check_ranks(&all, 5, 5);
     }
+}
+
+static void an_allocation_that_fails_on_a_rank_ends_the_publish_of_all(hotbed_backend backend) {
+    ranked all = {.late = WORLD, .reached = true};
+    sample_directory();
+    CHECK_EQ(pthread_barrier_init(&all.together, NULL, WORLD), 0);
+    for (all.fault = 1; all.reached; all.fault += hotbed_test_is_small() ? 7 : 1) {
+        char name[32];
+        snprintf(name, sizeof name, "fault-%u", (unsigned)all.fault);
+        snprintf(all.directory, sizeof all.directory, "%s", sample_path(name));
+        run_ranks(&all);
+        check_ranks(&all, 5, all.statuses[0] == HOTBED_OK ? 5 : 0);
+    }
+    pthread_barrier_destroy(&all.together);
 }
 
 static void ranks_at_other_steps_publish_nothing(hotbed_backend backend) {
@@ -644,7 +689,7 @@ static void ranks_at_other_steps_publish_nothing(hotbed_backend backend) {
     sample_directory();
     snprintf(all.directory, sizeof all.directory, "%s", sample_path("published"));
     run_ranks(&all);
-    check_ranks(&all, 4);
+    check_ranks(&all, 4, 4);
     CHECK_EQ(served_newest(all.directory), 4);
 }
 
@@ -1182,6 +1227,8 @@ const hotbed_test hotbed_tests[] = {
     {"touched_rows_are_published", touched_rows_are_published},
     {"a_cut_after_lost_keys_is_a_base", a_cut_after_lost_keys_is_a_base},
     {"ranks_publish_one_cut", ranks_publish_one_cut},
+    {"an_allocation_that_fails_on_a_rank_ends_the_publish_of_all",
+     an_allocation_that_fails_on_a_rank_ends_the_publish_of_all},
     {"ranks_at_other_steps_publish_nothing", ranks_at_other_steps_publish_nothing},
     {"old_files_go_with_old_bases", old_files_go_with_old_bases},
     {"a_directory_has_one_publisher", a_directory_has_one_publisher},

@@ -322,6 +322,10 @@ static void bad_calls_are_refused(hotbed_backend backend) {
     CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
     u.row_bytes = 14;
     CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u.row_bytes = 16;
+    u.rows.weights = (char *)good.rows.weights + 1;
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    CHECK(strstr(hotbed_last_error(), "begin 1 bytes after a multiple of 4") != NULL);
     u = good;
     u.gradients = NULL;
     CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);

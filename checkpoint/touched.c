@@ -29,14 +29,20 @@ hotbed_status hotbed_touched_list(
     HOTBED_TRY(hotbed_positions_removed(positions, table, since, stream, &keys, &lost));
     out->erased = keys.keys;
     out->num_erased = keys.n;
+    if (lost == UINT64_MAX)
+        return hotbed_error_table(
+            hotbed_fail_parameter(
+                HOTBED_ERR_STATE, "touched",
+                "table '%s' was cleared or loaded since the parent, or the parent is another "
+                "storage's: save a full checkpoint",
+                info.name),
+            info.name);
     if (lost != 0)
         return hotbed_error_table(
             hotbed_fail_value(
                 HOTBED_ERR_STATE, "touched", (double)lost,
-                "table '%s': %" PRIu64
-                " keys have left since the parent that the storage does not remember, or the "
-                "parent is another storage's, or a table was cleared: save a full checkpoint, or "
-                "raise removed_capacity",
+                "table '%s': since the parent %" PRIu64 " more keys have left than "
+                "removed_capacity: save a full checkpoint, or raise it",
                 info.name, lost),
             info.name);
     HOTBED_TRY(hotbed_positions_changed(positions, table, since, stream, &keys));

@@ -18,9 +18,9 @@
  * pass when it ends. Events that it waits for are waited for before it starts, as they are marked
  * when the graph is launched. */
 #include "base/backend.h"
+#include "base/clock.h"
 #include "base/host_pool.h"
 #include "base/host_race.h"
-#include "base/monotonic.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -14,7 +14,7 @@
 #define _GNU_SOURCE /* O_DIRECT, madvise() */
 #include "bench/bench.h"
 
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "hotbed/checkpoint.h"
 
 #include <dirent.h>

@@ -7,7 +7,7 @@
  * caches. */
 #include "bench/bench.h"
 
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "hotbed/external.h"
 
 #include <dirent.h>

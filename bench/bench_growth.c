@@ -10,7 +10,7 @@
  * other programs. */
 #include "bench/bench.h"
 
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "hotbed/storage.h"
 
 #include <stdlib.h>

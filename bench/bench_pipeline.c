@@ -4,7 +4,7 @@
  * hotbed-plans measures how much time plans hide. */
 #include "bench/bench.h"
 
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "hotbed/pipeline.h"
 
 /* An endless sequence of batches. */

@@ -2,8 +2,8 @@
  * of a dense model. */
 #include "bench/plans.h"
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/monotonic.h"
 
 #include <stdlib.h>
 

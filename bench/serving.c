@@ -9,8 +9,8 @@
  * With --deltas: the time and the bytes of cuts and of checkpoints after some shares of the rows were written, against
  * those of a base and of a full checkpoint; as JSON. */
 #define _DEFAULT_SOURCE /* getloadavg() */
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/monotonic.h"
 #include "base/port.h"
 #include "base/stream.h"
 #include "hotbed/checkpoint.h"

@@ -1,8 +1,8 @@
 /* bench/workload_measure.c - run, check and record the passes of each workload. */
 #include "bench/workload.h"
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/monotonic.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
 /* checkpoint/import.c - write rows of flat files as a checkpoint, in canonical order. */
 #include "checkpoint/import.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/stream.h"
 #include "base/text.h"
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* The position of a key's row in the files. */
 typedef struct place {
@@ -375,10 +375,8 @@ static void set_steps(hotbed_storage_state *state, const hotbed_optimizer *optim
 static hotbed_status plan(importer *w, hotbed_checkpoint_id id) {
     const hotbed_import *from = w->import;
     hotbed_manifest *m = &w->manifest;
-    struct timespec now = {.tv_sec = 0};
-    clock_gettime(CLOCK_REALTIME, &now);
     m->id = (hotbed_digest){.low = id.low, .high = id.high};
-    m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+    m->created_ns = hotbed_realtime_now();
     m->step = from->step;
     hotbed_layout_writer(m->writer);
     m->world = 1;

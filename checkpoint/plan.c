@@ -1,6 +1,7 @@
 /* checkpoint/plan.c - describe the tables of a storage in a manifest. */
 #include "checkpoint/plan.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/format/bucket.h"
@@ -10,15 +11,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 hotbed_status hotbed_plan_head(
     const hotbed_checkpoint_config *config, const hotbed_storages *storages,
     const hotbed_checkpoint_share *share, const hotbed_checkpoint_options *options,
     hotbed_manifest *m, hotbed_stream *stream) {
-    struct timespec now = {.tv_sec = 0};
-    clock_gettime(CLOCK_REALTIME, &now);
-    m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+    m->created_ns = hotbed_realtime_now();
     m->step = options->step;
     hotbed_layout_writer(m->writer);
     m->world = share->world;

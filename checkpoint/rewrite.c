@@ -1,6 +1,7 @@
 /* checkpoint/rewrite.c - write checkpoints for another number of ranks, and merge increments. */
 #include "checkpoint/rewrite.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/format/bucket_core.h"
@@ -11,7 +12,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 /* The current bucket of a shard, and its rows so far. */
 typedef struct bucket_count {
@@ -123,10 +123,8 @@ static uint32_t block_bytes(const hotbed_rewrite_options *options) {
 static hotbed_status plan(rewriter *w, hotbed_checkpoint_id id) {
     const hotbed_manifest *last = hotbed_chain_last(w->chain);
     hotbed_manifest *m = &w->manifest;
-    struct timespec now = {.tv_sec = 0};
-    clock_gettime(CLOCK_REALTIME, &now);
     m->id = (hotbed_digest){.low = id.low, .high = id.high};
-    m->created_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+    m->created_ns = hotbed_realtime_now();
     m->step = last->step;
     hotbed_layout_writer(m->writer);
     m->world = w->options->world;

@@ -1,7 +1,7 @@
 /* pipeline/engine.c - feed, advance and drain a pipeline, and end it when it fails. */
 #include "pipeline/engine.h"
 
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "pipeline/worker.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
 #include "pipeline/nvtx.h"
 #include "pipeline/worker.h"
 
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "base/options.h"
 
 #include <signal.h>

@@ -4,7 +4,7 @@
  * that gets slower or faster over time therefore affects all variants alike. */
 #include "hotbed/profile.h"
 
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "base/options.h"
 #include "base/text.h"
 #include "pipeline/engine.h"

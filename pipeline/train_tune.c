@@ -1,6 +1,6 @@
 /* pipeline/train_tune.c - time the candidates of a schedule by training with them. */
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/monotonic.h"
 #include "base/options.h"
 #include "pipeline/engine.h"
 #include "pipeline/train.h"

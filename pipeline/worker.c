@@ -2,7 +2,7 @@
  * submitted. */
 #include "pipeline/worker.h"
 
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "pipeline/capture.h"
 #include "pipeline/nvtx.h"
 

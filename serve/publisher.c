@@ -2,8 +2,8 @@
 #define _DEFAULT_SOURCE /* getentropy() */
 #include "serve/publisher.h"
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/monotonic.h"
 #include "base/options.h"
 #include "base/stream.h"
 #include "serve/directory.h"
@@ -15,7 +15,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { BASE_EVERY = 16, KEEP_BASES = 2 };
@@ -119,12 +118,6 @@ static hotbed_status agree(hotbed_publisher *p) {
 }
 
 /* --- a cut ------------------------------------------------------------------------------------ */
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
-}
 
 static hotbed_status show(hotbed_publisher *p, bool cut) {
     char name[HOTBED_CUT_NAME_BYTES];
@@ -333,7 +326,7 @@ hotbed_status hotbed_publisher_publish(hotbed_publisher *p, uint64_t step, hotbe
     HOTBED_TRY(settle(p));
     double begin = hotbed_monotonic_seconds();
     p->head.step = step;
-    p->head.created_ns = now_ns();
+    p->head.created_ns = hotbed_realtime_now();
     HOTBED_TRY(choose_base(p, stream));
     HOTBED_TRY(take_copy(p, stream));
     pthread_mutex_lock(&p->lock);

@@ -4,8 +4,8 @@
  * upper 16 bits, and below how many lookups have taken it. A lookup that is done adds to the version's
  * `released`. The poll that replaces a version learns from `now` how many took it, and frees it when as
  * many have released it. */
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/monotonic.h"
 #include "base/options.h"
 #include "base/port.h"
 #include "base/sort.h"
@@ -102,12 +102,6 @@ static hotbed_status check_reader(const hotbed_reader *r, const char *call) {
     return HOTBED_OK;
 }
 
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
-}
-
 static double seconds(uint64_t from_ns, uint64_t to_ns) {
     return to_ns <= from_ns ? 0.0 : 1e-9 * (double)(to_ns - from_ns);
 }
@@ -161,7 +155,7 @@ static hotbed_status install(hotbed_reader *r, hotbed_version *v) {
                 SLOTS),
             SLOTS);
     }
-    v->used_ns = now_ns();
+    v->used_ns = hotbed_realtime_now();
     r->slots[slot] = v;
     uint64_t word = hotbed_load_relaxed_u64(&r->now);
     /* releases the slot and the version to take() */
@@ -609,7 +603,7 @@ static void read_stats(hotbed_reader *r, hotbed_reader_stats *out) {
         .version = v->number,
         .base = v->base,
         .step = v->step,
-        .age = seconds(v->created_ns, now_ns()),
+        .age = seconds(v->created_ns, hotbed_realtime_now()),
         .lag = seconds(v->created_ns, v->used_ns),
         .lookups = hotbed_load_relaxed_u64(&r->lookups),
         .keys = hotbed_load_relaxed_u64(&r->keys),

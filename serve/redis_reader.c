@@ -4,6 +4,7 @@
  * of another cut than the cache, the cache is emptied and the lookup asks for all its rows. */
 #include "serve/redis_call.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -13,7 +14,6 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { ATTEMPTS = 16, WAYS = 4 };
@@ -476,14 +476,12 @@ hotbed_status hotbed_redis_reader_find(hotbed_redis_reader *r, const char *name,
 
 /* `stats` as callers see them. */
 static hotbed_redis_stats read_stats(hotbed_redis_reader *r) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    const uint64_t ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+    const uint64_t now = hotbed_realtime_now();
     pthread_mutex_lock(&r->lock);
     hotbed_redis_stats stats = r->stats;
     const uint64_t created = r->cut.head->created_ns;
     pthread_mutex_unlock(&r->lock);
-    stats.age = ns > created ? 1e-9 * (double)(ns - created) : 0.0;
+    stats.age = now > created ? 1e-9 * (double)(now - created) : 0.0;
     return stats;
 }
 

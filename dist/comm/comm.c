@@ -1,10 +1,10 @@
 /* dist/comm/comm.c - communicators: checks, order log, batches, failures; transports move the bytes. */
 #include "dist/comm/comm.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/hash_core.h"
 #include "base/host_launch.h"
-#include "base/monotonic.h"
 #include "base/options.h"
 #include "base/stream.h"
 #include "base/text.h"

@@ -2,8 +2,8 @@
 #define _DEFAULT_SOURCE 1 /* getifaddrs */
 #include "dist/comm/comm_handshake.h"
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/monotonic.h"
 #include "base/stream.h"
 #include "dist/comm/comm_socket.h"
 

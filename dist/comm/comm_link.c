@@ -1,8 +1,8 @@
 /* dist/comm/comm_link.c - sockets between all ranks: how each rank learns that another has failed. */
 #include "dist/comm/comm_link.h"
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/monotonic.h"
 #include "base/stream.h"
 #include "dist/comm/comm_handshake.h"
 #include "dist/comm/comm_socket.h"

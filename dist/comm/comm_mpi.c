@@ -7,9 +7,9 @@
  * have died or failed. */
 #include "dist/comm/comm_link.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/host_launch.h"
-#include "base/monotonic.h"
 #include "base/stream.h"
 
 #include <inttypes.h>

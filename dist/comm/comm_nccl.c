@@ -11,8 +11,8 @@
 #include "dist/comm/comm_link.h"
 #include "dist/comm/comm_nccl_kernels.h"
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/monotonic.h"
 #include "base/stream.h"
 
 #include <assert.h>

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE /* NOLINT(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): accept4() */
 #include "dist/comm/comm_socket.h"
 
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "base/stream.h"
 #include "dist/comm/comm.h"
 

@@ -7,8 +7,8 @@
  * the link for ranks that have died or failed. */
 #include "dist/comm/comm_link.h"
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/monotonic.h"
 #include "base/options.h"
 #include "base/stream.h"
 

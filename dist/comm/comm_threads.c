@@ -8,8 +8,8 @@
  * for the events of the other ranks. So several ranks can run on one GPU. */
 #include "dist/comm/comm.h"
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/monotonic.h"
 #include "base/stream.h"
 
 #include <inttypes.h>

@@ -2,9 +2,9 @@
  * after failed inserts. */
 #include "storage/external/external.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/hash_core.h"
-#include "base/monotonic.h"
 #include "base/options.h"
 #include "base/stream.h"
 #include "base/text.h"
@@ -13,7 +13,6 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <time.h>
 
 enum { ROW_BYTES_MOST = 1 << 20, SCRATCH_LEAST = 256, TEXT_BYTES = 512 };
 
@@ -400,9 +399,7 @@ hotbed_status hotbed_external_create(
     external->self = self;
     /* Start at the current time in nanoseconds: a batch takes longer than 1 ns, so the stamps of a
      * reopened store are above all earlier ones. */
-    struct timespec time;
-    clock_gettime(CLOCK_REALTIME, &time);
-    external->stamp = (uint64_t)time.tv_sec * 1000000000U + (uint64_t)time.tv_nsec;
+    external->stamp = hotbed_realtime_now();
     hotbed_status status = read_calls(external, calls);
     if (status == HOTBED_OK)
         status = read_options(external, options);

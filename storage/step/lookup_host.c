@@ -5,8 +5,8 @@
  */
 #include "storage/step/lookup_kernels.h"
 
+#include "base/clock.h"
 #include "base/host_launch.h"
-#include "base/monotonic.h"
 #include "base/stream.h"
 #include "storage/index/index_search.h"
 #include "storage/step/pool_host.h"

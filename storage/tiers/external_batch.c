@@ -3,8 +3,8 @@
 #include "storage/tiers/external_batch.h"
 
 #include "base/carve.h"
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/monotonic.h"
 #include "base/stream.h"
 #include "storage/external/external.h"
 #include "storage/step/row_layout.h"

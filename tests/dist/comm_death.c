@@ -5,7 +5,7 @@
  * "survivor RANK: ...", or fail a check.  comm_death.sh runs this program over MPI, sockets or
  * NCCL. */
 #define _DEFAULT_SOURCE 1 /* setenv */
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "dist/comm/comm.h"
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"

@@ -1,7 +1,7 @@
 /* tests/dist/test_comm_fail.c - ranks that abort, leave, are missing or disagree, and what the
  * other ranks report. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "dist/comm/comm.h"
 #include "tests/dist/world.h"
 #include "tests/support/fault.h"

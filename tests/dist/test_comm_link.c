@@ -1,7 +1,7 @@
 /* tests/dist/test_comm_link.c - sockets between ranks: rendezvous, closing, deaths, and the
  * environment variables. */
 #define _DEFAULT_SOURCE 1 /* setenv */
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "base/stream.h"
 #include "dist/comm/comm_link.h"
 #include "tests/dist/world.h"

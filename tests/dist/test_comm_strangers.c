@@ -3,7 +3,7 @@
  *
  * The environment variable HOTBED_TEST_SECONDS=N fuzzes for N seconds instead of a few rounds. */
 #define _DEFAULT_SOURCE 1 /* setenv() */
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "base/stream.h"
 #include "dist/comm/comm_handshake.h"
 #include "dist/comm/comm_socket.h"

@@ -12,7 +12,7 @@
  * A plan that the check accepts must read right values, and its tasks must share states in the
  * order that they ask for. If the check refuses a plan because of its order, a run must show it.
  * If it refuses a plan because of a cycle, some run must stop. Other reasons are rules. */
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "hotbed/pipeline.h"
 #include "tests/support/harness.h"
 

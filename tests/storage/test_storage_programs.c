@@ -8,7 +8,7 @@
  * On the host, child processes run the programs.  If a program fails, operations are removed as long as the rest still
  * fails, and the shortest program is printed with the variable that repeats it.
  */
-#include "base/monotonic.h"
+#include "base/clock.h"
 #include "tests/storage/program.h"
 #include "tests/support/harness.h"
 

@@ -29,7 +29,7 @@ typedef struct hotbed_bags_view {
     uint32_t remote; /* they are in other ranks' memory: few blocks saturate the links */
     /* Requester: its bags, and the caller's output or gradient. */
     const uint32_t *starts;         /* [rows + 1] first key of each bag */
-    const uint32_t *dims;           /* [num_features] */
+    const uint32_t *dims;           /* [num_features]; the owner has them, too */
     const uint32_t *output_columns; /* [num_features] first column of each feature */
     uint32_t samples;               /* rows of the output */
     uint32_t dtype;                 /* of the output and the gradient */

@@ -138,14 +138,14 @@ HOTBED_HD void hotbed_take_row(
 }
 
 /* The gradient of a key, which begins at element `at`. */
-typedef struct hotbed_send_packs {
+typedef struct hotbed_key_gradient {
     const hotbed_deliver_view *d;
     const void *gradient;
     uint64_t at;
-} hotbed_send_packs;
+} hotbed_key_gradient;
 
-HOTBED_HD hotbed_f32x4 hotbed_send_value4(const void *of, uint32_t e, uint32_t count) {
-    const hotbed_send_packs *f = (const hotbed_send_packs *)of;
+HOTBED_HD hotbed_f32x4 hotbed_key_gradient4(const void *of, uint32_t e, uint32_t count) {
+    const hotbed_key_gradient *f = (const hotbed_key_gradient *)of;
     if (count == 0)
         return hotbed_f32x4_of(0.0F);
     const hotbed_f32x4 g = hotbed_load4(f->d->dtype, f->gradient, f->at + e, count);
@@ -156,15 +156,15 @@ HOTBED_HD hotbed_f32x4 hotbed_send_value4(const void *of, uint32_t e, uint32_t c
 HOTBED_HD void hotbed_send_gradient(
     const hotbed_deliver_view *d, uint32_t u, const void *gradient, uint64_t stride,
     uint32_t width) {
-    const hotbed_send_packs from = {d, gradient, d->sources[u] * stride};
+    const hotbed_key_gradient from = {d, gradient, d->sources[u] * stride};
     uint8_t *row = hotbed_requester_row(d, u);
     if (d->pack.dtype != 0) {
-        hotbed_pack_row(&d->pack, d->dim, u, row, hotbed_send_value4, &from, width);
+        hotbed_pack_row(&d->pack, d->dim, u, row, hotbed_key_gradient4, &from, width);
         return;
     }
     for (uint32_t e = 4 * hotbed_tile_rank(width); e < d->dim; e += 4 * width) {
         const uint32_t count = hotbed_count4(d->dim, e);
-        hotbed_store4(d->travel, row, e, count, hotbed_send_value4(&from, e, count));
+        hotbed_store4(d->travel, row, e, count, hotbed_key_gradient4(&from, e, count));
     }
 }
 

@@ -231,16 +231,16 @@ HOTBED_HD bool hotbed_forward_points(
 }
 
 /* A row that is packed: of key number i, in `slot`. */
-typedef struct hotbed_forward_packs {
+typedef struct hotbed_found_row {
     const hotbed_step_view *s;
     const hotbed_table_view *table;
     uint64_t slot;
     uint32_t i;
     bool shared;
-} hotbed_forward_packs;
+} hotbed_found_row;
 
-HOTBED_HD hotbed_f32x4 hotbed_forward_value4(const void *of, uint32_t e, uint32_t count) {
-    const hotbed_forward_packs *f = (const hotbed_forward_packs *)of;
+HOTBED_HD hotbed_f32x4 hotbed_found_row4(const void *of, uint32_t e, uint32_t count) {
+    const hotbed_found_row *f = (const hotbed_found_row *)of;
     if (count == 0)
         return hotbed_f32x4_of(0.0F);
     return f->shared ? hotbed_row_load4(
@@ -250,11 +250,11 @@ HOTBED_HD hotbed_f32x4 hotbed_forward_value4(const void *of, uint32_t e, uint32_
 }
 
 /* Write a row to s->to, packed. A row that is stored in the same type is copied. */
-HOTBED_HD void hotbed_forward_pack(const hotbed_forward_packs *f, uint8_t *to, uint32_t width) {
+HOTBED_HD void hotbed_pack_found_row(const hotbed_found_row *f, uint8_t *to, uint32_t width) {
     const uint32_t dtype = f->s->to.packed, dim = f->table->dim;
     if (f->slot == HOTBED_SLOT_NONE || f->table->dtype != dtype) {
         const hotbed_pack_view p = hotbed_pack_rows(dtype);
-        hotbed_pack_row(&p, dim, 0, to, hotbed_forward_value4, f, width);
+        hotbed_pack_row(&p, dim, 0, to, hotbed_found_row4, f, width);
         return;
     }
     const uint8_t *row = hotbed_row_at(f->s->storage.index, f->table, f->slot);
@@ -312,8 +312,8 @@ HOTBED_HD void hotbed_forward_found(
             scattered ? (void *)(uintptr_t)hotbed_tile_shuffle_u64(width, keys->to, r) : output;
         const uint64_t at = scattered ? 0 : i * stride;
         if (packs) {
-            const hotbed_forward_packs row = {s, table, slot_r, i, shared};
-            hotbed_forward_pack(&row, (uint8_t *)to, width);
+            const hotbed_found_row row = {s, table, slot_r, i, shared};
+            hotbed_pack_found_row(&row, (uint8_t *)to, width);
             continue;
         }
         for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->dim; e += 4 * width) {

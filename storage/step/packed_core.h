@@ -11,8 +11,7 @@
 
 /* How rows are packed. */
 typedef struct hotbed_pack_view {
-    uint32_t
-        dtype; /* INT8 or FP8; 0: rows travel in another type, and the other fields are unused */
+    uint32_t dtype;     /* INT8 or FP8; 0: another type travels, and the other fields are unused */
     uint32_t gradients; /* whether the rows are gradients; otherwise the next four are unused */
     uint32_t layout;    /* elements for which a row has place */
     uint32_t sender; /* what random words follow from, besides the row's number and the element */
@@ -123,8 +122,7 @@ HOTBED_HD void hotbed_pack_row(
     }
 }
 
-/* A value for hotbed_pack_row(): the row is an array of f32, aligned to 16 bytes, with place for whole
- * groups of four. */
+/* A value for hotbed_pack_row(): the row is an array of f32. */
 HOTBED_HD hotbed_f32x4 hotbed_pack_float4(const void *of, uint32_t e, uint32_t count) {
     return count == 0 ? hotbed_f32x4_of(0.0F) : hotbed_load4(HOTBED_F32, of, e, count);
 }

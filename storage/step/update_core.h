@@ -947,7 +947,7 @@ typedef struct hotbed_sums_view {
 } hotbed_sums_view;
 
 /* The sum of a row that is packed. */
-typedef struct hotbed_sum_packs {
+typedef struct hotbed_row_sum {
     const hotbed_step_view *s;
     const hotbed_optimizer_view *o;
     hotbed_gradient_view gradient;
@@ -955,10 +955,10 @@ typedef struct hotbed_sum_packs {
     hotbed_update_shape shape;
     float scale;
     uint32_t width;
-} hotbed_sum_packs;
+} hotbed_row_sum;
 
-HOTBED_HD hotbed_f32x4 hotbed_sum_value4(const void *of, uint32_t e, uint32_t count) {
-    const hotbed_sum_packs *f = (const hotbed_sum_packs *)of;
+HOTBED_HD hotbed_f32x4 hotbed_row_sum4(const void *of, uint32_t e, uint32_t count) {
+    const hotbed_row_sum *f = (const hotbed_row_sum *)of;
     return hotbed_scale4(
         hotbed_sum_from(f->s, f->o, f->gradient, f->source, f->shape, e, count, f->width),
         f->scale);
@@ -973,8 +973,8 @@ HOTBED_HD void hotbed_reduce_row(
     if (sums.rows != NULL && row == NULL)
         return;
     if (row != NULL && sums.pack.dtype != 0) {
-        const hotbed_sum_packs packs = {s, o, gradient, source, shape, sums.scale, width};
-        hotbed_pack_row(&sums.pack, dim, u, row, hotbed_sum_value4, &packs, width);
+        const hotbed_row_sum packs = {s, o, gradient, source, shape, sums.scale, width};
+        hotbed_pack_row(&sums.pack, dim, u, row, hotbed_row_sum4, &packs, width);
         return;
     }
     for (uint32_t first = 0; first < dim; first += 4 * width) {

@@ -124,6 +124,21 @@ static const char *wrong_head(const hotbed_cut_head *head, uint64_t number) {
     return NULL;
 }
 
+static hotbed_status fail_damaged(const char *name, const char *what) {
+    return hotbed_fail_path(HOTBED_ERR_CORRUPT, name, "%s %s", name, what);
+}
+
+static hotbed_status check_version(const char *name, uint32_t version) {
+    return version == HOTBED_CUT_VERSION
+               ? HOTBED_OK
+               : hotbed_error_path(
+                     hotbed_fail_limit(
+                         HOTBED_ERR_UNSUPPORTED, "format", version, HOTBED_CUT_VERSION,
+                         "%s has format %" PRIu32 "; this library reads %d", name, version,
+                         HOTBED_CUT_VERSION),
+                     name);
+}
+
 hotbed_status hotbed_cut_parse(
     const char *name, uint64_t number, const void *data, uint64_t bytes, hotbed_cut *out) {
     const hotbed_cut_head *head = data;
@@ -136,17 +151,10 @@ hotbed_status hotbed_cut_parse(
             name);
     memcpy(&end, (const char *)data + bytes - sizeof end, sizeof end);
     if (!hotbed_digest_equal(end, hotbed_digest_of(data, bytes - sizeof end)))
-        return hotbed_fail_path(
-            HOTBED_ERR_CORRUPT, name, "%s is damaged: its digest differs", name);
+        return fail_damaged(name, "is damaged: its digest differs");
     if (memcmp(head->magic, HOTBED_CUT_MAGIC, sizeof head->magic) != 0)
-        return hotbed_fail_path(HOTBED_ERR_CORRUPT, name, "%s is not the file of a cut", name);
-    if (head->version != HOTBED_CUT_VERSION)
-        return hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_UNSUPPORTED, "format", head->version, HOTBED_CUT_VERSION,
-                "%s has format %" PRIu32 "; this library reads %d", name, head->version,
-                HOTBED_CUT_VERSION),
-            name);
+        return fail_damaged(name, "is not the file of a cut");
+    HOTBED_TRY(check_version(name, head->version));
     bool fits = head->tables >= 1 && head->tables <= HOTBED_CUT_TABLES_MOST && head->world >= 1 &&
                 head->world <= HOTBED_CUT_RANKS_MOST &&
                 bytes == hotbed_cut_bytes(head->tables, head->world);
@@ -191,10 +199,6 @@ static hotbed_digest front_digest(const void *data, uint64_t front) {
 static bool front_fits(const void *data, uint64_t front) {
     return hotbed_digest_equal(
         front_digest(data, front), hotbed_digest_of(data, front - sizeof(hotbed_digest)));
-}
-
-static hotbed_status fail_damaged(const char *name, const char *what) {
-    return hotbed_fail_path(HOTBED_ERR_CORRUPT, name, "%s %s", name, what);
 }
 
 hotbed_status hotbed_rows_parse(
@@ -317,13 +321,7 @@ hotbed_status hotbed_rows_check(
     char expected[HOTBED_CUT_NAME_BYTES] = "";
     if (bytes < sizeof *head || memcmp(head->magic, HOTBED_ROWS_MAGIC, sizeof head->magic) != 0)
         return fail_damaged(name, "is not a file of rows");
-    if (head->version != HOTBED_CUT_VERSION)
-        return hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_UNSUPPORTED, "format", head->version, HOTBED_CUT_VERSION,
-                "%s has format %" PRIu32 "; this library reads %d", name, head->version,
-                HOTBED_CUT_VERSION),
-            name);
+    HOTBED_TRY(check_version(name, head->version));
     const uint64_t front = hotbed_rows_front_bytes(head->tables);
     if (head->tables < 1 || head->tables > HOTBED_CUT_TABLES_MOST || bytes < front ||
         !front_fits(data, front))

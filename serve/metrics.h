@@ -13,8 +13,8 @@ typedef struct hotbed_metrics {
     uint64_t capacity, bytes;
 } hotbed_metrics;
 
-/* Add a metric: its help, its type and its value. `labels`, "{..}", may be NULL. With `help` NULL it is another
- * value of the metric before. */
+/* Add a metric: its help, its type and its value. `labels`, "{..}", may be NULL. With `help` NULL it is
+ * another value of the metric before. */
 void hotbed_metrics_add(
     hotbed_metrics *metrics, const char *name, const char *type, const char *help,
     const char *labels, double value);

@@ -457,7 +457,8 @@ static hotbed_status check_filter(
         return hotbed_error_table(
             hotbed_fail_value(
                 HOTBED_ERR_ARGUMENT, "min_change", (double)filter->min_change,
-                "publisher_create: the filter of table '%s' has min_change %g, no number from 0 on",
+                "publisher_create: the filter of table '%s' has min_change %g, not a finite number "
+                "from 0 on",
                 info->name, (double)filter->min_change),
             info->name);
     const uint64_t score = filter->min_score != 0 ? filter->min_score : filter->most_rows;

@@ -36,8 +36,7 @@ typedef struct wanted {
 
 struct hotbed_redis_reader {
     hotbed_redis *redis;
-    pid_t
-        process; /* that opened the reader: a forked one has its socket, and perhaps its lock locked */
+    pid_t process; /* that opened the reader; a forked one has its socket, and its lock as it was */
     pthread_mutex_t lock;
     unsigned char *record; /* the file of the cut */
     hotbed_cut cut;

@@ -13,10 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    AHEAD = 256,
-    SCANNED = 1000
-}; /* commands whose answers are awaited together; keys of a scan */
+enum { AHEAD = 256 };    /* commands whose answers are awaited together */
+enum { SCANNED = 1000 }; /* keys of a scan */
 
 /* The keys of all scripts: 1 PREFIX:cut, 2 PREFIX:writing, then rows. In the files of a cut and of rows, the
  * bytes 25 to 48 are run and number. In the cut's, 49 to 56 are the base, 57 to 64 the parent and 65 to 80 the

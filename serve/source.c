@@ -37,8 +37,8 @@ typedef struct source_table {
     uint64_t keys_after;              /* keys of the table */
     hotbed_change_position settled;   /* of the last cut, if the table tracks changes */
     hotbed_key_list removed;          /* keys that have left since, in no particular order */
-    /* Of tables that do not track changes: the cut that was settled. `next` is the one after it, of tables that do,
-     * what changed. */
+    /* `last` is the cut that was settled, of tables that do not track changes. `next` is the one after it; of
+     * tables that do, what changed. */
     marked last, next;
 } source_table;
 
@@ -466,7 +466,7 @@ static hotbed_status hold_lowest(
     return HOTBED_OK;
 }
 
-/* The next mark has what readers have after the cut: a held row as before, and a held key that is new not at all. */
+/* Let the next mark have what readers have after the cut: a held row as before, and no held key that is new. */
 static void hold_back(source_table *t, uint64_t n, const difference *rows, const bool *held) {
     const size_t bytes = hotbed_encoded_bytes(t->encoding, t->info.dim);
     marked *now = &t->next;

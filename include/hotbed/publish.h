@@ -71,7 +71,8 @@ HOTBED_API const char *hotbed_encoding_name(hotbed_encoding encoding);
 /* Which changed rows of a table an increment has; removed keys are always in it, and a base has all rows. A
  * row that an increment leaves out stays as it was published, and is compared again for the next one. 0 does
  * not restrict. The limits are of each rank. A table with a filter is read as a whole for each cut, also with
- * track_changes; host memory: 24 bytes for each row, and with min_change also the rows as they were published. Frozen. */
+ * track_changes. Host memory: 24 bytes for each row, and with min_change also the rows as they were
+ * published. Frozen. */
 typedef struct hotbed_publish_filter {
     uint64_t min_score; /* of the key; with HOTBED_SCORE_LFU, how often it was trained */
     uint64_t most_rows; /* at most so many rows, those with the highest scores */
@@ -128,8 +129,9 @@ static inline void hotbed_publish_options_init(hotbed_publish_options *options) 
  *   storages      in  [num_storages], which outlive the publisher; names of tables are distinct
  *
  * Errors: ARGUMENT (an encoding that does not exist; a filter by score of a STATIC table, or whose min_change
- * is no number from 0 on; routes without ranks or of another world; a communicator of GPUs), STATE (another publisher has the directory; ranks have other tables or
- * options), IO, MEMORY, COMM, UNSUPPORTED (a build without HOTBED_SERVE). */
+ * is negative or not finite; routes without ranks or of another world; a communicator of GPUs), STATE (another
+ * publisher has the directory; ranks have other tables or options), IO, MEMORY, COMM, UNSUPPORTED (a build
+ * without HOTBED_SERVE). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_publisher_create(
     const char *directory, hotbed_storage *const *storages, uint32_t num_storages,
     const hotbed_publish_options *options, hotbed_stream *stream, hotbed_publisher **out);

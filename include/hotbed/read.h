@@ -119,10 +119,10 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_reader_lookup(
  * Synchronous: waits for the stream, and copies the rows in pieces of 8 MiB. No other call on the storages may
  * run meanwhile.
  * Errors: ARGUMENT (NULL; a table that the cut does not have, or that has another dim, type of keys or
- * eval_initializer there; a STATIC table with more rows): nothing is written. After others *version is 0, and the tables have a part of the cut:
- * STATE (a table did not keep all keys, with their numbers; tickets hold rows, the stream records a graph), the
- * faults of hotbed_storage_offer_rows(), among them RANGE (a row that a STATIC table does not have), MEMORY,
- * DEVICE. */
+ * eval_initializer there; a STATIC table with more rows): nothing is written. After others *version is 0, and
+ * the tables have a part of the cut: STATE (a table did not keep all keys, with their numbers; tickets hold
+ * rows, the stream records a graph), the faults of hotbed_storage_offer_rows(), among them RANGE (a row that a
+ * STATIC table does not have), MEMORY, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_reader_fill(
     hotbed_reader *reader, hotbed_storage *const *storages, uint32_t n, hotbed_stream *stream,
     uint64_t *version);

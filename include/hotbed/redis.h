@@ -28,8 +28,8 @@
  *
  * A reader refuses instead of answering from less than a cut: if Redis does not answer (IO), has no cut, an
  * older one than before, or one of another format (STATE, CORRUPT, UNSUPPORTED), or is set up to drop keys
- * when memory is short (STATE). Redis is asked for its policy with each new cut. If it
- * has no memory left, it takes no transactions (MEMORY).
+ * when memory is short (STATE), which is checked with each new cut. If Redis has no memory left, it takes no
+ * transactions (MEMORY).
  *
  * A sink fails the cut if Redis does not have the cut before, or lost rows of this one before its record came,
  * of any rank; if a base is not newer than the cut that Redis has, or another publisher uses the prefix
@@ -38,9 +38,10 @@
  *
  * Redis 5 or later. All keys of a prefix are on one server, because a transaction of Redis is; models of
  * different prefixes may be on different ones. Of a Redis Cluster any node can be named. The prefix then has a
- * hash tag, as "{model}", and the node with its slot is found when a connection begins, and again
- * after it has moved. A forked process opens its own; calls
- * with the parent's reader return STATE. */
+ * hash tag, as "{model}", and the node with its slot is found when a connection begins, and again after it has
+ * moved.
+ *
+ * A process that was forked opens a reader of its own; calls with the parent's return STATE. */
 #ifndef HOTBED_REDIS_H
 #define HOTBED_REDIS_H
 
@@ -59,8 +60,8 @@ typedef struct hotbed_redis_options {
     uint32_t port;    /* of `host`; 0: 6379 */
     const char *host; /* a name or an address, or */
     const char *path; /* the path of a Unix socket; one of them is required */
-    const char
-        *prefix; /* of all Redis keys, 1 .. 63 bytes; NULL: "hotbed"; in a cluster with {..} */
+    /* of all Redis keys, 1 .. 63 bytes; in a cluster with {..}; NULL: "hotbed" */
+    const char *prefix;
     uint32_t timeout_ms; /* for a connection, and for each answer; 0: 10000 */
     uint32_t cache_rows; /* of a reader: rows that it remembers until the next cut; 0: 65536 */
 } hotbed_redis_options;
@@ -74,8 +75,8 @@ static inline void hotbed_redis_options_init(hotbed_redis_options *options) {
 }
 
 /* Connect a sink. Synchronous.
- * Errors: ARGUMENT (also a prefix without a hash tag, if Redis is a cluster), IO (no connection), STATE (Redis may drop keys when memory is short), MEMORY,
- * UNSUPPORTED (a build without HOTBED_REDIS). */
+ * Errors: ARGUMENT (also a prefix without a hash tag, if Redis is a cluster), IO (no connection), STATE (Redis
+ * may drop keys when memory is short), MEMORY, UNSUPPORTED (a build without HOTBED_REDIS). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_redis_sink_create(const hotbed_redis_options *options, hotbed_redis_sink **out);
 HOTBED_API void hotbed_redis_sink_destroy(hotbed_redis_sink *sink); /* NULL is allowed */

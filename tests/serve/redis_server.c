@@ -11,27 +11,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static bool answers(const redis_server *s) {
+/* Returns the answer, or NULL without one; the caller frees it. */
+static redisReply *ask(const redis_server *s, const char *command) {
     redisContext *context = redisConnectUnix(s->socket);
     redisReply *reply =
-        context == NULL || context->err != 0 ? NULL : redisCommand(context, "GET none");
-    const bool there = reply != NULL && reply->type == REDIS_REPLY_NIL; /* not still loading */
-    if (reply != NULL)
-        freeReplyObject(reply);
+        context == NULL || context->err != 0 ? NULL : redisCommand(context, command);
     if (context != NULL)
         redisFree(context);
-    return there;
+    return reply;
 }
 
-/* Whether a node answers, though its cluster may not work yet. */
+/* Whether it has loaded its snapshot. The cluster of a node may not work yet. */
 static bool is_up(const redis_server *s) {
-    redisContext *context = redisConnectUnix(s->socket);
-    redisReply *reply = context == NULL || context->err != 0 ? NULL : redisCommand(context, "PING");
+    redisReply *reply = ask(s, "PING");
     const bool up = reply != NULL && reply->type == REDIS_REPLY_STATUS;
     if (reply != NULL)
         freeReplyObject(reply);
-    if (context != NULL)
-        redisFree(context);
     return up;
 }
 
@@ -53,7 +48,7 @@ static bool start(redis_server *s, const char *policy) {
         _exit(127);
     }
     for (int i = 0; i < 30000; i++) {
-        if (s->port == 0 ? answers(s) : is_up(s))
+        if (is_up(s))
             return true;
         if (waitpid(s->process, NULL, WNOHANG) != 0)
             return false;
@@ -67,16 +62,12 @@ void redis_server_start(redis_server *s, const char *policy) {
 }
 
 static bool works(const redis_server *s) {
-    redisContext *context = redisConnectUnix(s->socket);
-    redisReply *reply =
-        context == NULL || context->err != 0 ? NULL : redisCommand(context, "CLUSTER INFO");
+    redisReply *reply = ask(s, "CLUSTER INFO");
     const bool all = reply != NULL && reply->type == REDIS_REPLY_STRING &&
                      strstr(reply->str, "cluster_state:ok") != NULL &&
                      strstr(reply->str, "cluster_slots_assigned:16384") != NULL;
     if (reply != NULL)
         freeReplyObject(reply);
-    if (context != NULL)
-        redisFree(context);
     return all;
 }
 
@@ -122,12 +113,9 @@ void redis_server_call(const redis_server *s, const char *format, ...) {
 }
 
 long long redis_server_keys(const redis_server *s) {
-    redisContext *context = redisConnectUnix(s->socket);
-    CHECK(context != NULL && context->err == 0);
-    redisReply *reply = redisCommand(context, "DBSIZE");
+    redisReply *reply = ask(s, "DBSIZE");
     CHECK(reply != NULL && reply->type == REDIS_REPLY_INTEGER);
     const long long keys = reply->integer;
     freeReplyObject(reply);
-    redisFree(context);
     return keys;
 }

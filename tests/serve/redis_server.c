@@ -4,10 +4,12 @@
 
 #include "tests/support/harness.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,23 +32,69 @@ static bool is_up(const redis_server *s) {
     return up;
 }
 
-/* Returns false if it ends: the port is another program's. */
-static bool start(redis_server *s, const char *policy) {
+/* A server that is to be started, by a thread that lives as long as the program: Linux kills a child when the thread
+ * ends that forked it. So a test that fails, or is killed, leaves no server. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pid_t program;              /* that has the thread; 0: none */
+    const redis_server *server; /* NULL: none */
+    const char *policy;
+    pid_t process; /* of the last one */
+} forker = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .changed = PTHREAD_COND_INITIALIZER,
+};
+
+static _Noreturn void become(const redis_server *s, const char *policy, pid_t parent) {
     char port[16], nodes[32];
     snprintf(port, sizeof port, "%u", s->port);
     snprintf(nodes, sizeof nodes, "nodes-%u.conf", s->port);
-    s->process = fork();
-    CHECK(s->process >= 0);
-    if (s->process == 0) {
-        if (freopen("/dev/null", "w", stdout) == NULL || freopen("/dev/null", "w", stderr) == NULL)
-            _exit(127); /* a pipe of the test's output must end with the test */
-        execl(
-            HOTBED_TEST_REDIS_SERVER, "redis-server", "--port", port, "--unixsocket", s->socket,
-            "--save", "", "--appendonly", "no", "--maxmemory-policy", policy, "--dir", s->directory,
-            "--cluster-enabled", s->port == 0 ? "no" : "yes", "--cluster-config-file", nodes,
-            "--bind", "127.0.0.1", (char *)NULL);
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
         _exit(127);
+    if (freopen("/dev/null", "w", stdout) == NULL || freopen("/dev/null", "w", stderr) == NULL)
+        _exit(127); /* a pipe of the test's output must end with the test */
+    execl(
+        HOTBED_TEST_REDIS_SERVER, "redis-server", "--port", port, "--unixsocket", s->socket,
+        "--save", "", "--appendonly", "no", "--maxmemory-policy", policy, "--dir", s->directory,
+        "--cluster-enabled", s->port == 0 ? "no" : "yes", "--cluster-config-file", nodes, "--bind",
+        "127.0.0.1", (char *)NULL);
+    _exit(127);
+}
+
+static void *fork_servers(void *unused) {
+    (void)unused;
+    const pid_t parent = getpid();
+    pthread_mutex_lock(&forker.lock);
+    for (;;) {
+        while (forker.server == NULL)
+            pthread_cond_wait(&forker.changed, &forker.lock);
+        forker.process = fork();
+        if (forker.process == 0)
+            become(forker.server, forker.policy, parent);
+        forker.server = NULL;
+        pthread_cond_broadcast(&forker.changed);
     }
+    return NULL;
+}
+
+/* Returns false if it ends: the port is another program's. */
+static bool start(redis_server *s, const char *policy) {
+    pthread_mutex_lock(&forker.lock);
+    if (forker.program != getpid()) {
+        pthread_t thread;
+        CHECK_EQ(pthread_create(&thread, NULL, fork_servers, NULL), 0);
+        CHECK_EQ(pthread_detach(thread), 0);
+        forker.program = getpid();
+    }
+    forker.server = s;
+    forker.policy = policy;
+    pthread_cond_broadcast(&forker.changed);
+    while (forker.server != NULL)
+        pthread_cond_wait(&forker.changed, &forker.lock);
+    s->process = forker.process;
+    pthread_mutex_unlock(&forker.lock);
+    CHECK(s->process > 0);
     for (int i = 0; i < 30000; i++) {
         if (is_up(s))
             return true;

@@ -12,7 +12,8 @@ typedef struct redis_server {
     pid_t process;                    /* 0: it does not run */
 } redis_server;
 
-/* Start a server, which reads the snapshot in its directory, if there is one, and wait until it answers. */
+/* Start a server, which reads the snapshot in its directory, if there is one, and wait until it answers. It ends with
+ * this process at the latest. */
 void redis_server_start(redis_server *server, const char *policy);
 
 /* Start two nodes of a cluster, with half of the slots each, and wait until it works. */

@@ -699,7 +699,32 @@ static void redis_arguments_are_named(hotbed_backend backend) {
     hotbed_redis_reader_close(NULL);
 }
 
+/* A process that ends without redis_server_kill(), as a failed check ends it. */
+static void a_server_ends_with_its_test(hotbed_backend backend) {
+    int ends[2];
+    pid_t server = 0;
+    redis_server s = {.process = 0};
+    hotbed_stream_destroy(sample_stream(backend)); /* makes the test's directory */
+    snprintf(s.socket, sizeof s.socket, "%.100s", sample_path("ends.sock"));
+    snprintf(s.directory, sizeof s.directory, "%.200s", sample_path("."));
+    CHECK_EQ(pipe(ends), 0);
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        redis_server_start(&s, "noeviction");
+        CHECK_EQ(write(ends[1], &s.process, sizeof s.process), sizeof s.process);
+        _exit(1);
+    }
+    close(ends[1]);
+    CHECK_EQ(read(ends[0], &server, sizeof server), sizeof server);
+    CHECK_EQ(waitpid(child, NULL, 0), child);
+    /* the server inherited the other end: the pipe ends with it */
+    CHECK_EQ(read(ends[0], &server, sizeof server), 0);
+    close(ends[0]);
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"a_server_ends_with_its_test", a_server_ends_with_its_test},
     {"a_reader_of_redis_answers_each_cut", a_reader_of_redis_answers_each_cut},
     {"parts_of_a_cut_are_not_seen", parts_of_a_cut_are_not_seen},
     {"a_cut_whose_rows_were_lost_has_no_record", a_cut_whose_rows_were_lost_has_no_record},

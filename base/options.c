@@ -1,5 +1,6 @@
 /* base/options.c - check and copy sized structs. */
 #include "base/options.h"
+#include "base/check.h"
 
 #include "base/error.h"
 
@@ -8,8 +9,7 @@
 
 /* The size that the caller set. */
 static hotbed_status read_size(const void *from, size_t least, const char *name, uint32_t *size) {
-    if (from == NULL)
-        return hotbed_fail_null(name);
+    HOTBED_TRY(hotbed_check_pointer(name, from));
     memcpy(size, from, sizeof *size);
     if (*size < least)
         return hotbed_fail_limit(

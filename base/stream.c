@@ -1,5 +1,6 @@
 /* base/stream.c - streams, events, memory and graphs: checks, and dispatch to the backends. */
 #include "base/backend.h"
+#include "base/check.h"
 #include "base/options.h"
 
 #include <inttypes.h>
@@ -56,10 +57,8 @@ static hotbed_status create(
     if (spec->device < 0)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "device", spec->device, 0, "device %d is negative", spec->device);
-    if (spec->priority != HOTBED_PRIORITY_NORMAL && spec->priority != HOTBED_PRIORITY_HIGH)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "priority", (double)spec->priority, "priority %d is unknown",
-            (int)spec->priority);
+    HOTBED_TRY(hotbed_check_choice(
+        "priority", spec->priority, HOTBED_PRIORITY_NORMAL, HOTBED_PRIORITY_HIGH));
     hotbed_stream *stream = NULL;
     hotbed_fork_watch();
     HOTBED_TRY(ops->stream_create(spec, &stream));
@@ -75,16 +74,14 @@ static hotbed_status create(
 }
 
 hotbed_status hotbed_stream_create(hotbed_backend backend, int device, hotbed_stream **out) {
-    if (out == NULL)
-        return hotbed_fail_null_of("hotbed_stream_create", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_stream_create", "out", out));
     *out = NULL;
     return create(backend, &(hotbed_stream_spec){.device = device}, out);
 }
 
 hotbed_status hotbed_stream_create_with(const hotbed_stream_options *options, hotbed_stream **out) {
     hotbed_stream_options o;
-    if (out == NULL)
-        return hotbed_fail_null_of("hotbed_stream_create_with", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_stream_create_with", "out", out));
     *out = NULL;
     HOTBED_TRY(hotbed_options_read(
         &o, sizeof o, offsetof(hotbed_stream_options, device), options, "hotbed_stream_options"));
@@ -97,8 +94,7 @@ hotbed_status hotbed_stream_create_with(const hotbed_stream_options *options, ho
 }
 
 hotbed_status hotbed_stream_wrap_cuda(int device, void *native, hotbed_stream **out) {
-    if (out == NULL)
-        return hotbed_fail_null_of("hotbed_stream_wrap_cuda", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_stream_wrap_cuda", "out", out));
     *out = NULL;
     hotbed_stream_spec spec = {.device = device, .wrap = true, .native = native};
     return create(HOTBED_BACKEND_CUDA, &spec, out);
@@ -237,8 +233,7 @@ bool hotbed_fault_take(hotbed_fault *fault, hotbed_table_names *names, hotbed_er
 }
 
 hotbed_status hotbed_stream_sync(hotbed_stream *stream) {
-    if (stream == NULL)
-        return hotbed_fail_null_of("hotbed_stream_sync", "stream");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_stream_sync", "stream", stream));
     if (hotbed_stream_recording(stream))
         return fail_recording("hotbed_stream_sync", "waits");
     HOTBED_TRY(hotbed_fork_check());
@@ -292,15 +287,13 @@ void hotbed_stream_return_fault(hotbed_stream *stream, hotbed_held_fault *held) 
 }
 
 hotbed_status hotbed_stream_fault(hotbed_stream *stream) {
-    if (stream == NULL)
-        return hotbed_fail_null_of("hotbed_stream_fault", "stream");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_stream_fault", "stream", stream));
     return take_fault(stream, stream->run_inline);
 }
 
 hotbed_status hotbed_stream_call(
     hotbed_stream *stream, void (*function)(void *argument), void *argument) {
-    if (stream == NULL)
-        return hotbed_fail_null_of("hotbed_stream_call", "stream");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_stream_call", "stream", stream));
     if (function == NULL)
         return hotbed_fail_null_of("hotbed_stream_call", "function");
     HOTBED_TRY(hotbed_fork_check());
@@ -358,11 +351,9 @@ hotbed_status hotbed_stream_pinned_workspace(hotbed_stream *stream, size_t bytes
 /* --- events --------------------------------------------------------------------------------- */
 
 hotbed_status hotbed_event_create(hotbed_stream *stream, hotbed_event **out) {
-    if (out == NULL)
-        return hotbed_fail_null_of("hotbed_event_create", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_event_create", "out", out));
     *out = NULL;
-    if (stream == NULL)
-        return hotbed_fail_null_of("hotbed_event_create", "stream");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_event_create", "stream", stream));
     hotbed_event *event = NULL;
     HOTBED_TRY(stream->ops->event_create(stream, &event));
     event->ops = stream->ops;
@@ -379,10 +370,8 @@ void hotbed_event_destroy(hotbed_event *event) {
 /* Check that an event and a stream belong to the same backend and device. */
 static hotbed_status check_event(
     const char *function, const hotbed_event *event, const hotbed_stream *stream) {
-    if (event == NULL)
-        return hotbed_fail_null_of(function, "event");
-    if (stream == NULL)
-        return hotbed_fail_null_of(function, "stream");
+    HOTBED_TRY(hotbed_check_pointer_of(function, "event", event));
+    HOTBED_TRY(hotbed_check_pointer_of(function, "stream", stream));
     if (event->ops != stream->ops || event->device != stream->device)
         return hotbed_fail_parameter(
             HOTBED_ERR_ARGUMENT, "event",
@@ -412,18 +401,15 @@ hotbed_status hotbed_stream_wait(hotbed_stream *stream, hotbed_event *event) {
 }
 
 hotbed_status hotbed_event_query(hotbed_event *event, bool *done) {
-    if (event == NULL)
-        return hotbed_fail_null_of("hotbed_event_query", "event");
-    if (done == NULL)
-        return hotbed_fail_null_of("hotbed_event_query", "done");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_event_query", "event", event));
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_event_query", "done", done));
     HOTBED_TRY(hotbed_fork_check());
     bool recorded = false;
     return event->ops->event_query(event, &recorded, done);
 }
 
 hotbed_status hotbed_event_sync(hotbed_event *event) {
-    if (event == NULL)
-        return hotbed_fail_null_of("hotbed_event_sync", "event");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_event_sync", "event", event));
     HOTBED_TRY(hotbed_fork_check());
     hotbed_count_wait();
     return event->ops->event_sync(event);
@@ -446,12 +432,9 @@ static hotbed_status check_passed(hotbed_event *event, const char *name) {
 }
 
 hotbed_status hotbed_event_seconds(hotbed_event *start, hotbed_event *stop, double *seconds) {
-    if (start == NULL)
-        return hotbed_fail_null_of("hotbed_event_seconds", "start");
-    if (stop == NULL)
-        return hotbed_fail_null_of("hotbed_event_seconds", "stop");
-    if (seconds == NULL)
-        return hotbed_fail_null_of("hotbed_event_seconds", "seconds");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_event_seconds", "start", start));
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_event_seconds", "stop", stop));
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_event_seconds", "seconds", seconds));
     if (start->ops != stop->ops || start->device != stop->device)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "hotbed_event_seconds: the events are of two backends or devices");
@@ -540,15 +523,11 @@ static void release_device(const hotbed_backend_ops *ops, const hotbed_memory *m
 hotbed_status hotbed_memory_alloc(
     hotbed_stream *stream, hotbed_memory_kind kind, size_t bytes, const char *directory,
     hotbed_memory *out) {
-    if (out == NULL)
-        return hotbed_fail_null_of("hotbed_memory_alloc", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_memory_alloc", "out", out));
     *out = (hotbed_memory){0};
-    if (stream == NULL)
-        return hotbed_fail_null_of("hotbed_memory_alloc", "stream");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_memory_alloc", "stream", stream));
     if (hotbed_memory_name(kind) == NULL)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "kind", (double)kind, "hotbed_memory_alloc: kind %d is unknown",
-            (int)kind);
+        return hotbed_fail_unknown("kind", kind);
     if (hotbed_stream_recording(stream))
         return fail_recording("hotbed_memory_alloc", "allocates");
     HOTBED_TRY(hotbed_fork_check());
@@ -611,14 +590,11 @@ void hotbed_memory_start_small(const hotbed_memory *memory) {
 }
 
 hotbed_status hotbed_copy(void *to, const void *from, size_t bytes, hotbed_stream *stream) {
-    if (stream == NULL)
-        return hotbed_fail_null_of("hotbed_copy", "stream");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_copy", "stream", stream));
     if (bytes == 0)
         return HOTBED_OK;
-    if (to == NULL)
-        return hotbed_fail_null_of("hotbed_copy", "to");
-    if (from == NULL)
-        return hotbed_fail_null_of("hotbed_copy", "from");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_copy", "to", to));
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_copy", "from", from));
     HOTBED_TRY(hotbed_fork_check());
     HOTBED_TRY(stream->ops->copy(to, from, bytes, stream));
     hotbed_count_copy(bytes);
@@ -626,12 +602,10 @@ hotbed_status hotbed_copy(void *to, const void *from, size_t bytes, hotbed_strea
 }
 
 hotbed_status hotbed_fill(void *to, int value, size_t bytes, hotbed_stream *stream) {
-    if (stream == NULL)
-        return hotbed_fail_null_of("hotbed_fill", "stream");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_fill", "stream", stream));
     if (bytes == 0)
         return HOTBED_OK;
-    if (to == NULL)
-        return hotbed_fail_null_of("hotbed_fill", "to");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_fill", "to", to));
     HOTBED_TRY(hotbed_fork_check());
     hotbed_count_launch();
     return stream->ops->fill(to, value, bytes, stream);
@@ -640,8 +614,7 @@ hotbed_status hotbed_fill(void *to, int value, size_t bytes, hotbed_stream *stre
 /* --- graphs --------------------------------------------------------------------------------- */
 
 hotbed_status hotbed_graph_begin(hotbed_stream *stream) {
-    if (stream == NULL)
-        return hotbed_fail_null_of("hotbed_graph_begin", "stream");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_graph_begin", "stream", stream));
     if (hotbed_stream_recording(stream))
         return fail_recording("hotbed_graph_begin", "would start a second one");
     HOTBED_TRY(hotbed_fork_check());
@@ -653,11 +626,9 @@ hotbed_status hotbed_graph_begin(hotbed_stream *stream) {
 }
 
 hotbed_status hotbed_graph_end(hotbed_stream *stream, hotbed_graph **out) {
-    if (out == NULL)
-        return hotbed_fail_null_of("hotbed_graph_end", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_graph_end", "out", out));
     *out = NULL;
-    if (stream == NULL)
-        return hotbed_fail_null_of("hotbed_graph_end", "stream");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_graph_end", "stream", stream));
     if (!stream->recording)
         return hotbed_fail(HOTBED_ERR_STATE, "hotbed_graph_end: the stream records no graph");
     stream->recording = false;
@@ -670,10 +641,8 @@ hotbed_status hotbed_graph_end(hotbed_stream *stream, hotbed_graph **out) {
 }
 
 hotbed_status hotbed_graph_launch(hotbed_graph *graph, hotbed_stream *stream) {
-    if (graph == NULL)
-        return hotbed_fail_null_of("hotbed_graph_launch", "graph");
-    if (stream == NULL)
-        return hotbed_fail_null_of("hotbed_graph_launch", "stream");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_graph_launch", "graph", graph));
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_graph_launch", "stream", stream));
     if (graph->stream != stream)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "hotbed_graph_launch: the graph was recorded on another stream");

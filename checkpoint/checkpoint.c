@@ -2,6 +2,7 @@
  * files. */
 #include "checkpoint/checkpoint.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "checkpoint/format/arena.h"
@@ -170,8 +171,7 @@ static hotbed_status check_world(uint32_t world) {
 }
 
 hotbed_status hotbed_checkpoint_commit(const char *path, hotbed_checkpoint_id id, uint32_t world) {
-    if (path == NULL)
-        return hotbed_fail_null_of("checkpoint_commit", "path");
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_commit", "path", path));
     HOTBED_TRY(check_world(world));
     return hotbed_error_path(hotbed_save_commit(&config, path, id, world), path);
 }
@@ -187,8 +187,7 @@ hotbed_status hotbed_checkpoint_snapshot_take(
     hotbed_checkpoint_snapshot **out) {
     hotbed_checkpoint_options read;
     hotbed_storages all = {.n = 0};
-    if (out == NULL)
-        return hotbed_fail_null_of("snapshot_take", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("snapshot_take", "out", out));
     *out = NULL;
     HOTBED_TRY(check_given("snapshot_take", "options", options));
     HOTBED_TRY(check_given("snapshot_take", "stream", stream));
@@ -295,7 +294,6 @@ hotbed_status hotbed_checkpoint_read_blob(
 }
 
 hotbed_status hotbed_checkpoint_check(const char *path) {
-    if (path == NULL)
-        return hotbed_fail_null_of("checkpoint_check", "path");
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_check", "path", path));
     return hotbed_error_path(hotbed_checkpoint_verify(config.calls, path, NULL), path);
 }

@@ -1,5 +1,6 @@
 /* checkpoint/latest.c - the newest whole checkpoint of a directory. */
 #define _DEFAULT_SOURCE /* readlink() */
+#include "base/check.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -269,8 +270,7 @@ static hotbed_status find(search *s, hotbed_checkpoint_found *out) {
 hotbed_status hotbed_checkpoint_latest(const char *directory, hotbed_checkpoint_found *found) {
     hotbed_checkpoint_found out = {.num_paths = 0};
     search s = {.calls = &hotbed_io_system, .path = directory, .directory = HOTBED_IO_CLOSED};
-    if (directory == NULL)
-        return hotbed_fail_null_of("checkpoint_latest", "directory");
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_latest", "directory", directory));
     HOTBED_TRY(hotbed_output_check(found, "hotbed_checkpoint_found"));
     hotbed_status status = find(&s, &out);
     if (status == HOTBED_OK)

@@ -1,6 +1,7 @@
 /* checkpoint/mark.c - keys and digests of the rows that were saved. */
 #include "checkpoint/mark.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/stream.h"
 #include "checkpoint/format/bucket_core.h"
@@ -8,8 +9,7 @@
 #include <inttypes.h>
 
 hotbed_status hotbed_checkpoint_mark_create(hotbed_checkpoint_mark **out) {
-    if (out == NULL)
-        return hotbed_fail_null_of("checkpoint_mark_create", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_mark_create", "out", out));
     *out = hotbed_new(sizeof **out);
     return *out != NULL ? HOTBED_OK : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a mark");
 }

@@ -2,6 +2,7 @@
  * loading. */
 #include "hotbed/state_dict.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -105,11 +106,9 @@ static hotbed_status add_table(hotbed_state_dict *d, const char *prefix, uint32_
 hotbed_status hotbed_state_dict_create(
     hotbed_storage *storage, const char *prefix, hotbed_state_dict **out) {
     enum { MOST_A_TABLE = 6 };
-    if (out == NULL)
-        return hotbed_fail_null_of("state_dict_create", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("state_dict_create", "out", out));
     *out = NULL;
-    if (storage == NULL)
-        return hotbed_fail_null_of("state_dict_create", "storage");
+    HOTBED_TRY(hotbed_check_pointer_of("state_dict_create", "storage", storage));
     if (prefix != NULL && strlen(prefix) > PREFIX_MOST)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "prefix", (double)strlen(prefix), PREFIX_MOST,
@@ -190,8 +189,7 @@ hotbed_status hotbed_state_dict_piece(
     hotbed_table_info info = {.size = sizeof info};
     hotbed_state_tensor t = {.size = sizeof t};
     hotbed_state_piece found;
-    if (out == NULL)
-        return hotbed_fail_null_of("state_dict_piece", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("state_dict_piece", "out", out));
     HOTBED_TRY(hotbed_state_dict_tensor(d, number, &t));
     if (t.made)
         return hotbed_error_parameter(

@@ -3,6 +3,7 @@
 #include "hotbed/balance.h"
 
 #include "base/carve.h"
+#include "base/check.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/sort.h"
@@ -60,11 +61,7 @@ static hotbed_status check_options(const hotbed_balance_options *o, uint32_t wor
             o->num_features < 1 ? 0 : o->batch_size,
             "balance: %u features of %u samples on %u ranks are not in [1, 2^30]", o->num_features,
             o->batch_size, world);
-    if (o->max_keys < 1 || o->max_keys > ITEMS_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "max_keys", (double)o->max_keys,
-            hotbed_bound((double)o->max_keys, 1, ITEMS_MOST),
-            "balance: max_keys %llu is not in [1, 2^30]", (unsigned long long)o->max_keys);
+    HOTBED_TRY(hotbed_check_range("max_keys", o->max_keys, 1, ITEMS_MOST));
     if (o->max_new_keys > ITEMS_MOST)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "max_new_keys", (double)o->max_new_keys, ITEMS_MOST,
@@ -151,14 +148,13 @@ hotbed_status hotbed_balance_create(
     const hotbed_balance_options *options, hotbed_comm *comm, hotbed_stream *stream,
     hotbed_balance **out) {
     hotbed_balance_options o;
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(hotbed_options_read(
         &o, sizeof o, offsetof(hotbed_balance_options, max_new_keys), options,
         "hotbed_balance_options"));
-    if (comm == NULL || stream == NULL)
-        return hotbed_fail_null(comm == NULL ? "comm" : "stream");
+    HOTBED_TRY(hotbed_check_pointer("comm", comm));
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
     HOTBED_TRY(hotbed_comm_check_stream(comm, stream));
     HOTBED_TRY(check_options(&o, hotbed_comm_size(comm)));
     if (o.max_row_bytes == 0)
@@ -226,12 +222,7 @@ static void partition_call(void *argument) {
 /* The communicator may accept streams of several backends and devices, but the memory is of one. */
 static hotbed_status check_stream(const hotbed_balance *b, const hotbed_stream *stream) {
     HOTBED_TRY(hotbed_comm_check_stream(b->comm, stream));
-    if (hotbed_stream_backend(stream) == b->backend && hotbed_stream_device(stream) == b->device)
-        return HOTBED_OK;
-    return hotbed_fail_parameter(
-        HOTBED_ERR_ARGUMENT, "stream", "the stream is of %s %d, the balance of %s %d",
-        hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
-        hotbed_backend_name(b->backend), b->device);
+    return hotbed_check_stream(stream, "balance", b->backend, b->device);
 }
 
 static hotbed_status check_kjt(const hotbed_balance *b, const hotbed_kjt *kjt) {
@@ -279,8 +270,8 @@ hotbed_status hotbed_balance_start(
     hotbed_balance *balance, const hotbed_kjt *kjt, const uint64_t *workloads,
     hotbed_stream *stream) {
     hotbed_kjt k;
-    if (balance == NULL || stream == NULL)
-        return hotbed_fail_null(balance == NULL ? "balance" : "stream");
+    HOTBED_TRY(hotbed_check_pointer("balance", balance));
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
     hotbed_balance *b = balance;
     HOTBED_TRY(check_stream(b, stream));
     HOTBED_TRY(hotbed_kjt_read(kjt, &k));

@@ -1,6 +1,7 @@
 /* dist/sharded.c - create and destroy a sharded collection: options, groups and their lookups. */
 #include "dist/sharded.h"
 
+#include "base/check.h"
 #include "base/options.h"
 #include "dist/comm/comm.h"
 #include "storage/types.h"
@@ -24,16 +25,8 @@ static hotbed_status check_sizes(
             HOTBED_ERR_ARGUMENT, "max_batch_size", max_batch_size,
             "max_batch_size %u of %u features: rows are not in [1, 2^30]", max_batch_size,
             features);
-    if (max_keys < 1 || max_keys > ROWS_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "max_keys", (double)max_keys,
-            hotbed_bound((double)max_keys, 1, 0x1p30), "max_keys %llu is not in [1, 2^30]",
-            (unsigned long long)max_keys);
-    if (capacity > ROWS_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "capacity", (double)capacity, 0x1p30, "capacity %llu is over 2^30",
-            (unsigned long long)capacity);
-    return HOTBED_OK;
+    HOTBED_TRY(hotbed_check_range("max_keys", max_keys, 1, ROWS_MOST));
+    return hotbed_check_range("capacity", capacity, 0, ROWS_MOST);
 }
 
 static hotbed_status check_options(
@@ -55,20 +48,11 @@ static hotbed_status check_options(
                     HOTBED_ERR_ARGUMENT, "feature %u: table %u is not below %u", f,
                     s->feature_tables[f], s->num_tables),
                 f);
-    if ((int)o->plan < HOTBED_PLAN_FIXED || o->plan > HOTBED_PLAN_AUTO)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "plan", (double)o->plan, "unknown plan %d", (int)o->plan);
-    if ((int)o->overflow < HOTBED_OVERFLOW_REPLAY || o->overflow > HOTBED_OVERFLOW_REPORT)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "overflow", (double)o->overflow, "unknown overflow %d",
-            (int)o->overflow);
-    if ((int)o->dedup < HOTBED_DEDUP_AUTO || o->dedup > HOTBED_DEDUP_OFF)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "dedup", (double)o->dedup, "unknown dedup %d", (int)o->dedup);
-    if (!isfinite(o->gradient_scale))
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "gradient_scale", (double)o->gradient_scale,
-            "gradient_scale %g is not finite", (double)o->gradient_scale);
+    HOTBED_TRY(hotbed_check_choice("plan", o->plan, HOTBED_PLAN_FIXED, HOTBED_PLAN_AUTO));
+    HOTBED_TRY(hotbed_check_choice(
+        "overflow", o->overflow, HOTBED_OVERFLOW_REPLAY, HOTBED_OVERFLOW_REPORT));
+    HOTBED_TRY(hotbed_check_choice("dedup", o->dedup, HOTBED_DEDUP_AUTO, HOTBED_DEDUP_OFF));
+    HOTBED_TRY(hotbed_check_finite("gradient_scale", o->gradient_scale));
     uint32_t features = s->num_features == 0 ? s->num_tables : s->num_features;
     HOTBED_TRY(check_sizes(features, o->max_batch_size, o->max_keys, o->capacity));
     if (o->large_overflows &&
@@ -645,8 +629,7 @@ static void size_group(const hotbed_sharded *c, hotbed_group *g) {
 
 hotbed_status hotbed_sharded_resize(
     hotbed_sharded *sharded, uint32_t max_batch_size, uint64_t max_keys, uint64_t capacity) {
-    if (sharded == NULL)
-        return hotbed_fail_null("sharded");
+    HOTBED_TRY(hotbed_check_pointer("sharded", sharded));
     if (sharded->num_contexts > 0)
         return hotbed_fail_value(
             HOTBED_ERR_STATE, NULL, sharded->num_contexts,
@@ -806,11 +789,10 @@ hotbed_status hotbed_sharded_create(
     hotbed_sharded **out) {
     hotbed_storage_options storage;
     hotbed_sharded *c = NULL;
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
-    if (comm == NULL || stream == NULL)
-        return hotbed_fail_null(comm == NULL ? "comm" : "stream");
+    HOTBED_TRY(hotbed_check_pointer("comm", comm));
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
     HOTBED_TRY(hotbed_comm_check_stream(comm, stream));
     HOTBED_TRY(hotbed_stream_may_wait(stream));
     HOTBED_TRY(hotbed_window_probe(comm, stream));

@@ -1,6 +1,7 @@
 /* dist/sharded_context.c - exchange contexts: the keys of a batch to their owners. */
 #include "dist/sharded.h"
 
+#include "base/check.h"
 #include "dist/comm/comm.h"
 
 /* --- stages ---------------------------------------------------------------------------------------------- */
@@ -222,8 +223,8 @@ static bool trains(const hotbed_sharded_context *context) {
 hotbed_status hotbed_sharded_input_dist(
     hotbed_sharded_context *context, const hotbed_kjt *kjts, hotbed_stream *stream) {
     hotbed_kjt read[HOTBED_MEMBERS_MOST];
-    if (context == NULL || kjts == NULL)
-        return hotbed_fail_null(context == NULL ? "context" : "kjts");
+    HOTBED_TRY(hotbed_check_pointer("context", context));
+    HOTBED_TRY(hotbed_check_pointer("kjts", kjts));
     bool late = false; /* a batch is over the sizes */
     HOTBED_TRY(read_kjts(context, kjts, read, &late));
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "input_dist"));
@@ -301,8 +302,8 @@ hotbed_status hotbed_sharded_context_settle(
 }
 
 hotbed_status hotbed_sharded_overflowed(hotbed_sharded_context *context, bool *out) {
-    if (context == NULL || out == NULL)
-        return hotbed_fail_null(context == NULL ? "context" : "out");
+    HOTBED_TRY(hotbed_check_pointer("context", context));
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     if (context->stage != HOTBED_STAGE_WAIT_INPUT)
         return hotbed_sharded_context_fail_stage("overflowed", context->stage);
     if (context->settled) {

@@ -2,6 +2,8 @@
 #include "dist/comm/comm.h"
 #include "dist/sharded.h"
 
+#include "base/check.h"
+
 /* Check the arguments without which a rank cannot take part in the comparison of collections. */
 static hotbed_status check_first(
     uint32_t n, hotbed_sharded *const *collections, const hotbed_stream *stream) {
@@ -101,8 +103,7 @@ static hotbed_status make_context(
 hotbed_status hotbed_sharded_create_context(
     uint32_t n, hotbed_sharded *const *collections, hotbed_stream *stream,
     hotbed_sharded_context **out) {
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(check_first(n, collections, stream));
     HOTBED_TRY(

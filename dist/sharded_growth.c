@@ -1,6 +1,7 @@
 /* dist/sharded_growth.c - when the tables of a collection grow, and what growth is ordered with. */
 #include "dist/sharded.h"
 
+#include "base/check.h"
 #include "hotbed/storage.h"
 
 enum { PREFETCHES_A_POLL = 16 };
@@ -49,8 +50,8 @@ hotbed_status hotbed_sharded_poll_growth(
     uint32_t sum = 0;
     if (grown != NULL)
         *grown = 0;
-    if (sharded == NULL || stream == NULL)
-        return hotbed_fail_null(sharded == NULL ? "sharded" : "stream");
+    HOTBED_TRY(hotbed_check_pointer("sharded", sharded));
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
     HOTBED_TRY(hotbed_stream_may_wait(stream)); /* polling never blocks, but cannot be recorded */
     HOTBED_TRY(hotbed_sharded_search_begin(sharded, stream));
     for (uint32_t g = 0; g < sharded->num_groups && status == HOTBED_OK; g++) {

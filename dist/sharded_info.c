@@ -1,6 +1,7 @@
 /* dist/sharded_info.c - getters of a sharded collection, and its description as text. */
 #include "dist/sharded.h"
 
+#include "base/check.h"
 #include "base/options.h"
 #include "base/text.h"
 
@@ -8,9 +9,7 @@
 #include <stdio.h>
 
 static hotbed_status check_not_null(const hotbed_sharded *sharded) {
-    if (sharded == NULL)
-        return hotbed_fail_null("sharded");
-    return HOTBED_OK;
+    return hotbed_check_pointer("sharded", sharded);
 }
 
 static hotbed_status check_table(const hotbed_sharded *sharded, uint32_t table) {

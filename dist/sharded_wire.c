@@ -1,6 +1,7 @@
 /* dist/sharded_wire.c - the statistics of a collection: bytes by phase, and overflows. */
 #include "dist/sharded.h"
 
+#include "base/check.h"
 #include "base/options.h"
 #include "dist/comm/comm.h"
 
@@ -45,8 +46,8 @@ hotbed_wire_view hotbed_wire_rows(
 
 hotbed_status hotbed_sharded_stats(
     const hotbed_sharded *sharded, hotbed_exchange_stats *out, hotbed_stream *stream) {
-    if (sharded == NULL || stream == NULL)
-        return hotbed_fail_null(sharded == NULL ? "sharded" : "stream");
+    HOTBED_TRY(hotbed_check_pointer("sharded", sharded));
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_exchange_stats"));
     HOTBED_TRY(hotbed_comm_check_stream(sharded->comm, stream));
     HOTBED_TRY(hotbed_stream_may_wait(stream));
@@ -77,8 +78,8 @@ hotbed_status hotbed_sharded_stats(
 
 hotbed_status hotbed_sharded_repeated_overflows(
     const hotbed_sharded_context *context, uint32_t *out) {
-    if (context == NULL || out == NULL)
-        return hotbed_fail_null(context == NULL ? "context" : "out");
+    HOTBED_TRY(hotbed_check_pointer("context", context));
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     /* Every batch's kernels write it, in recorded graphs too; it is a hint, so nothing orders it. */
     *out = (uint32_t)hotbed_load_relaxed_u64(context->host_repeated);
     return HOTBED_OK;

@@ -1,5 +1,6 @@
 /* pipeline/context.c - the stages of a batch's embeddings: start, wait, prefetch, forward,
  * backward. */
+#include "base/check.h"
 #include "base/error.h"
 #include "base/port.h"
 #include "pipeline/rewrite.h"
@@ -24,12 +25,8 @@ const char *hotbed_cell_state_name(hotbed_cell_state state) {
 
 static hotbed_status find_context(
     const hotbed_rewrite *rewrite, uint32_t number, hotbed_dist_context **context) {
-    if (rewrite == NULL)
-        return hotbed_fail_null("rewrite");
-    if (number >= rewrite->options.depth)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "number", number, rewrite->options.depth,
-            "context %u is not below %u", number, rewrite->options.depth);
+    HOTBED_TRY(hotbed_check_pointer("rewrite", rewrite));
+    HOTBED_TRY(hotbed_check_below("number", number, rewrite->options.depth));
     *context = &rewrite->contexts[number];
     return HOTBED_OK;
 }

@@ -5,6 +5,7 @@
  * restore puts them back for one batch. Nothing is copied. A stage thus reads the results of an
  * earlier stage of the same batch, whether or not one of the two is skipped. Snapshots of one
  * context share the contexts. */
+#include "base/check.h"
 #include "base/error.h"
 #include "base/stream.h"
 #include "pipeline/rewrite.h"
@@ -64,8 +65,7 @@ hotbed_status hotbed_context_capture(
     hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream,
     hotbed_context_snapshot **out) {
     hotbed_dist_context *context = NULL;
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     if (rewrite == NULL || stream == NULL || number >= rewrite->options.depth)
         return hotbed_fail_value(

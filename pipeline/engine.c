@@ -1,6 +1,7 @@
 /* pipeline/engine.c - feed, advance and drain a pipeline, and end it when it fails. */
 #include "pipeline/engine.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "pipeline/worker.h"
 
@@ -230,8 +231,7 @@ hotbed_status hotbed_pipeline_bind(hotbed_pipeline *pipeline, const hotbed_loade
 }
 
 hotbed_status hotbed_pipeline_fill(hotbed_pipeline *pipeline) {
-    if (pipeline == NULL)
-        return hotbed_fail_null("pipeline");
+    HOTBED_TRY(hotbed_check_pointer("pipeline", pipeline));
     HOTBED_TRY(check_alive(pipeline));
     if (!pipeline->ever_bound)
         return hotbed_fail(HOTBED_ERR_STATE, "hotbed_pipeline_fill: no loader is bound");
@@ -347,8 +347,7 @@ hotbed_status hotbed_pipeline_progress(hotbed_pipeline *pipeline, const hotbed_i
 
 hotbed_status hotbed_pipeline_drain(hotbed_pipeline *pipeline) {
     const hotbed_iteration *iteration = NULL;
-    if (pipeline == NULL)
-        return hotbed_fail_null("pipeline");
+    HOTBED_TRY(hotbed_check_pointer("pipeline", pipeline));
     HOTBED_TRY(check_alive(pipeline));
     pipeline->exhausted = true;
     pipeline->bound = false;

@@ -4,6 +4,7 @@
 #include "pipeline/nvtx.h"
 #include "pipeline/worker.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/options.h"
 
@@ -144,16 +145,10 @@ static hotbed_status read_options(
             return hotbed_fail_value(
                 HOTBED_ERR_ARGUMENT, "reserved", (double)i,
                 "hotbed_pipeline_options: reserved[%zu] is not 0", i);
-    if (!(to->deadline_seconds >= 0.0) || to->deadline_seconds > 1e6)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "deadline_seconds", to->deadline_seconds,
-            hotbed_bound(to->deadline_seconds, 0, 1e6), "deadline_seconds %g is not in [0, 1e6]",
-            to->deadline_seconds);
+    HOTBED_TRY(hotbed_check_interval("deadline_seconds", to->deadline_seconds, 0, 1e6));
     if (to->deadline_seconds == 0.0)
         to->deadline_seconds = DEADLINE_SECONDS;
-    if (to->end != HOTBED_END_ALONE && to->end != HOTBED_END_FIRST && to->end != HOTBED_END_LAST)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "end", (double)to->end, "end policy %d is unknown", (int)to->end);
+    HOTBED_TRY(hotbed_check_choice("end", to->end, HOTBED_END_ALONE, HOTBED_END_LAST));
     if (to->end != HOTBED_END_ALONE && to->agreement.least == NULL)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "end", (double)to->end,
@@ -177,8 +172,7 @@ hotbed_status hotbed_pipeline_create(
     hotbed_pipeline **out) {
     hotbed_pipeline_options read;
     hotbed_pipeline_plan_report report = {.size = sizeof report};
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(read_options(options, &read));
     hotbed_pipeline *pipeline = hotbed_new(sizeof *pipeline);

@@ -1,6 +1,8 @@
 /* pipeline/iteration.c - the batch, values and gradients that the tasks of one iteration share. */
 #include "pipeline/state.h"
 
+#include "base/check.h"
+
 uint64_t hotbed_iteration_number(const hotbed_iteration *iteration) {
     return iteration == NULL ? 0 : iteration->number;
 }
@@ -20,8 +22,7 @@ void *hotbed_iteration_value(const hotbed_iteration *iteration, uint32_t value) 
 }
 
 static hotbed_status check_value(const hotbed_iteration *iteration, uint32_t value) {
-    if (iteration == NULL)
-        return hotbed_fail_null("iteration");
+    HOTBED_TRY(hotbed_check_pointer("iteration", iteration));
     if (value >= iteration->pipeline->program->num_values)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "value", value, iteration->pipeline->program->num_values,
@@ -51,8 +52,7 @@ static hotbed_status check_grad(const hotbed_iteration *iteration, uint32_t valu
 hotbed_status hotbed_iteration_grad_add(
     hotbed_iteration *iteration, uint32_t value, hotbed_stream *stream, void **grad) {
     HOTBED_TRY(check_grad(iteration, value));
-    if (grad == NULL)
-        return hotbed_fail_null("grad");
+    HOTBED_TRY(hotbed_check_pointer("grad", grad));
     hotbed_cell *cell = &iteration->cells[value];
     if (!cell->grad_there) {
         size_t bytes = (size_t)iteration->pipeline->program->values[value].bytes;
@@ -66,8 +66,7 @@ hotbed_status hotbed_iteration_grad_add(
 hotbed_status hotbed_iteration_grad(
     const hotbed_iteration *iteration, uint32_t value, void **grad) {
     HOTBED_TRY(check_grad(iteration, value));
-    if (grad == NULL)
-        return hotbed_fail_null("grad");
+    HOTBED_TRY(hotbed_check_pointer("grad", grad));
     if (!iteration->cells[value].grad_there)
         return hotbed_fail_value(
             HOTBED_ERR_STATE, NULL, (double)iteration->number,

@@ -1,6 +1,7 @@
 /* pipeline/log.c - read a pipeline's log, order hash and counters. */
 #include "pipeline/engine.h"
 
+#include "base/check.h"
 #include "base/options.h"
 
 hotbed_status hotbed_pipeline_log(
@@ -37,8 +38,7 @@ uint64_t hotbed_pipeline_order_hash(hotbed_pipeline *pipeline) {
 }
 
 hotbed_status hotbed_pipeline_stats_read(hotbed_pipeline *pipeline, hotbed_pipeline_stats *out) {
-    if (pipeline == NULL)
-        return hotbed_fail_null("pipeline");
+    HOTBED_TRY(hotbed_check_pointer("pipeline", pipeline));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_pipeline_stats"));
     (void)pthread_mutex_lock(&pipeline->lock);
     hotbed_pipeline_stats stats = pipeline->stats;

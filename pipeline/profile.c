@@ -4,6 +4,7 @@
  * that gets slower or faster over time therefore affects all variants alike. */
 #include "hotbed/profile.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/options.h"
 #include "base/text.h"
@@ -21,8 +22,7 @@ static double machine_now(void *self) {
 static hotbed_status read_options(
     const hotbed_pipeline *pipeline, const hotbed_profile_options *from,
     hotbed_profile_options *to) {
-    if (pipeline == NULL)
-        return hotbed_fail_null("pipeline");
+    HOTBED_TRY(hotbed_check_pointer("pipeline", pipeline));
     HOTBED_TRY(hotbed_options_read(
         to, sizeof *to, offsetof(hotbed_profile_options, now), from, "hotbed_profile_options"));
     if (to->num_batches == 0 || to->batches == NULL || to->stream == NULL)
@@ -179,8 +179,7 @@ static hotbed_status summarise(const measuring *m, measured *rounds, hotbed_prof
 hotbed_status hotbed_profile_run(
     hotbed_pipeline *pipeline, const hotbed_profile_options *options, hotbed_profile *out) {
     measuring m = {.pipeline = pipeline};
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     HOTBED_TRY(read_options(pipeline, options, &m.o));
     measured *rounds = hotbed_new(sizeof *rounds);
     if (rounds == NULL)
@@ -199,8 +198,7 @@ hotbed_status hotbed_profile_set(
     double *exposed) {
     measuring m = {.pipeline = pipeline};
     double saved[ROUNDS_MOST];
-    if (exposed == NULL)
-        return hotbed_fail_null("exposed");
+    HOTBED_TRY(hotbed_check_pointer("exposed", exposed));
     HOTBED_TRY(read_options(pipeline, options, &m.o));
     for (uint32_t r = 0; r < m.o.rounds; r++) {
         double baseline = 0.0, without = 0.0;

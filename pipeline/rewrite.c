@@ -2,6 +2,7 @@
  * forward hooks. */
 #include "pipeline/rewrite.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -203,8 +204,7 @@ static void release_postprocs(const hotbed_rewrite *rewrite) {
 }
 
 hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite) {
-    if (rewrite == NULL)
-        return hotbed_fail_null("rewrite");
+    HOTBED_TRY(hotbed_check_pointer("rewrite", rewrite));
     if (rewrite->attached)
         return hotbed_fail(HOTBED_ERR_STATE, "the rewrite is attached already");
     HOTBED_TRY(check_owners(rewrite));
@@ -223,8 +223,7 @@ hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite) {
 }
 
 hotbed_status hotbed_rewrite_detach(hotbed_rewrite *rewrite) {
-    if (rewrite == NULL)
-        return hotbed_fail_null("rewrite");
+    HOTBED_TRY(hotbed_check_pointer("rewrite", rewrite));
     if (!rewrite->attached)
         return hotbed_fail(HOTBED_ERR_STATE, "the rewrite is not attached");
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
@@ -298,18 +297,14 @@ static hotbed_status make(hotbed_rewrite *rewrite, hotbed_stream *stream) {
 hotbed_status hotbed_rewrite_create(
     const hotbed_rewrite_options *options, hotbed_stream *stream, hotbed_rewrite **out) {
     hotbed_rewrite_options read;
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(hotbed_options_read(
         &read, sizeof read, offsetof(hotbed_rewrite_options, find), options,
         "hotbed_rewrite_options"));
     if (stream == NULL || read.model == NULL || read.batch == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream, model or batch is NULL");
-    if (read.depth < 1 || read.depth > 64)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "depth", read.depth, hotbed_bound(read.depth, 1, 64),
-            "depth %u is not in [1, 64]", read.depth);
+    HOTBED_TRY(hotbed_check_range("depth", read.depth, 1, 64));
     if ((read.find != HOTBED_FIND_TRACE && read.find != HOTBED_FIND_DIRECT) ||
         (read.kind != HOTBED_FORWARD_PIPELINED && read.kind != HOTBED_FORWARD_PREFETCH))
         return hotbed_fail(

@@ -2,6 +2,7 @@
  * of a serial plan into stages that is fastest in the model. */
 #include "pipeline/schedule.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -444,8 +445,7 @@ hotbed_status hotbed_schedule_find(
     hotbed_schedule **out) {
     hotbed_schedule_options o;
     search f = {0};
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(read_options(options, &o));
     hotbed_program *read = hotbed_new(sizeof *read);

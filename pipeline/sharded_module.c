@@ -7,6 +7,7 @@
  * alike, and destroyed with the batch's context. */
 #include "hotbed/train.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/stream.h"
 #include "dist/sharded.h"
@@ -315,8 +316,7 @@ static hotbed_status make(
 hotbed_status hotbed_sharded_modules_create(
     uint32_t n, const char *const *names, hotbed_sharded *const *collections,
     hotbed_sharded_modules **out) {
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     if (n < 1 || n > SET_MOST)
         return hotbed_fail_limit(
@@ -360,8 +360,7 @@ struct hotbed_comm_agreement {
 
 hotbed_status hotbed_comm_agreement_create(
     hotbed_comm *comm, hotbed_stream *stream, hotbed_comm_agreement **out) {
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     if (comm == NULL || stream == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "comm or stream is NULL");
@@ -390,8 +389,7 @@ void hotbed_comm_agreement_destroy(hotbed_comm_agreement *agreement) {
 
 static hotbed_status least_word(void *self, uint64_t word, uint64_t *least) {
     hotbed_comm_agreement *agreement = self;
-    if (agreement == NULL)
-        return hotbed_fail_null("agreement");
+    HOTBED_TRY(hotbed_check_pointer("agreement", agreement));
     uint64_t *words = agreement->memory.data;
     uint32_t n = hotbed_comm_size(agreement->comm);
     words[0] = word;

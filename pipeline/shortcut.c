@@ -1,4 +1,5 @@
 /* pipeline/shortcut.c - choose which tasks are replayed instead of run. */
+#include "base/check.h"
 #include "base/text.h"
 #include "pipeline/capture.h"
 #include "pipeline/engine.h"
@@ -82,8 +83,7 @@ static hotbed_status finish_streams(const hotbed_pipeline *pipeline) {
 
 hotbed_status hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *tasks, bool verify) {
     uint64_t chosen = 0;
-    if (pipeline == NULL)
-        return hotbed_fail_null("pipeline");
+    HOTBED_TRY(hotbed_check_pointer("pipeline", pipeline));
     HOTBED_TRY(hotbed_pipeline_idle(pipeline, "hotbed_pipeline_shortcut"));
     hotbed_status status = read_tasks(pipeline->program, tasks, &chosen);
     if (status != HOTBED_OK) { /* make the call fail on the other ranks too */

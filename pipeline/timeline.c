@@ -1,6 +1,7 @@
 /* pipeline/timeline.c - write the logs of pipelines as a trace and as a picture. */
 #include "hotbed/profile.h"
 
+#include "base/check.h"
 #include "base/text.h"
 #include "pipeline/engine.h"
 
@@ -171,8 +172,7 @@ hotbed_status hotbed_timeline_write_trace(
     uint32_t n, hotbed_pipeline *const *pipelines, const char *path) {
     lines *all = NULL;
     writer w;
-    if (path == NULL)
-        return hotbed_fail_null("path");
+    HOTBED_TRY(hotbed_check_pointer("path", path));
     HOTBED_TRY(read_lines(n, pipelines, &all));
     hotbed_status status = open_file(path, &w);
     if (status == HOTBED_OK) {
@@ -305,8 +305,7 @@ hotbed_status hotbed_timeline_write_picture(
     uint32_t n, hotbed_pipeline *const *pipelines, uint64_t iterations, const char *path) {
     lines *all = NULL;
     writer w;
-    if (path == NULL)
-        return hotbed_fail_null("path");
+    HOTBED_TRY(hotbed_check_pointer("path", path));
     HOTBED_TRY(read_lines(n, pipelines, &all));
     hotbed_status status = open_file(path, &w);
     if (status == HOTBED_OK) {

@@ -2,6 +2,7 @@
  * and a plan. */
 #include "pipeline/train.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -395,8 +396,7 @@ hotbed_status hotbed_train_schedule(
     double costs[HOTBED_PIPELINE_TASKS_MOST];
     hotbed_pipeline_plan others[OTHERS_MOST];
     made_plan made;
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     if (train == NULL || profile == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "train or profile is NULL");
@@ -447,8 +447,7 @@ hotbed_status hotbed_train_create(
     hotbed_train_options read;
     hotbed_trainer copied;
     const hotbed_train_plan *plan = NULL;
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(hotbed_options_read(
         &read, sizeof read, offsetof(hotbed_train_options, pipeline), options,
@@ -511,8 +510,7 @@ hotbed_stream *hotbed_train_stream(hotbed_train *train, const char *name) {
 }
 
 hotbed_status hotbed_train_set_training(hotbed_train *train, bool training) {
-    if (train == NULL)
-        return hotbed_fail_null("train");
+    HOTBED_TRY(hotbed_check_pointer("train", train));
     HOTBED_TRY(hotbed_pipeline_idle(train->pipeline, "hotbed_train_set_training"));
     for (uint32_t m = 0; m < train->rewrite->num_modules; m++) {
         const hotbed_module *module = train->rewrite->modules[m].module;

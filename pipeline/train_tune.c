@@ -1,4 +1,5 @@
 /* pipeline/train_tune.c - time the candidates of a schedule by training with them. */
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/options.h"
@@ -84,8 +85,7 @@ hotbed_status hotbed_train_tune(
     const hotbed_tune_options *tune, hotbed_schedule *schedule, double *seconds) {
     tuning t = {.trainer = trainer};
     double best[HOTBED_SCHEDULE_CANDIDATES_MOST];
-    if (schedule == NULL)
-        return hotbed_fail_null("schedule");
+    HOTBED_TRY(hotbed_check_pointer("schedule", schedule));
     HOTBED_TRY(read_options(options, tune, &t));
     uint32_t before = hotbed_schedule_taken(schedule), n = hotbed_schedule_candidates(schedule);
     uint32_t fastest = 0;

@@ -1,6 +1,7 @@
 /* storage/growth.c - growth of tables (hotbed/storage.h): adding segments, and deciding when. */
 #include "hotbed/storage.h"
 
+#include "base/check.h"
 #include "base/options.h"
 
 #include "storage/index/index_range.h"
@@ -210,13 +211,9 @@ hotbed_status hotbed_growth_exceed(
 
 hotbed_status hotbed_storage_segment(
     const hotbed_storage *storage, uint32_t table, uint32_t segment, hotbed_segment_info *out) {
-    if (storage == NULL)
-        return hotbed_fail_null("storage");
+    HOTBED_TRY(hotbed_check_pointer("storage", storage));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_segment_info"));
-    if (table >= storage->num_tables)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "table", table, storage->num_tables, "table %u is not below %u",
-            table, storage->num_tables);
+    HOTBED_TRY(hotbed_check_below("table", table, storage->num_tables));
     const hotbed_table *t = &storage->tables[table];
     if (segment >= t->num_grown)
         return hotbed_fail_table(

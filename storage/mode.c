@@ -1,6 +1,7 @@
 /* storage/mode.c - chooses the mode of a storage and the size of its upper tiers. */
 #include "storage/storage.h"
 
+#include "base/check.h"
 #include "base/text.h"
 #include "storage/index/index_range.h"
 
@@ -160,8 +161,8 @@ static void explain_row(const hotbed_table *table, char *text, size_t capacity) 
 }
 
 hotbed_status hotbed_storage_explain(const hotbed_storage *storage, char *text, size_t capacity) {
-    if (storage == NULL || text == NULL)
-        return hotbed_fail_null(storage == NULL ? "storage" : "text");
+    HOTBED_TRY(hotbed_check_pointer("storage", storage));
+    HOTBED_TRY(hotbed_check_pointer("text", text));
     if (capacity == 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "capacity is 0");
     hotbed_index_bytes all = {0, 0};

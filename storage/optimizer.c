@@ -2,6 +2,7 @@
  * checks. */
 #include "hotbed/optimizer.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "storage/step/row_layout.h"
@@ -19,11 +20,9 @@ static const hotbed_update_kernels *kernels_of(const hotbed_stream *stream) {
 static hotbed_status check_call(
     const hotbed_optimizer *optimizer, const hotbed_optimizer_clock *clock,
     const hotbed_stream *stream) {
-    if (optimizer == NULL || clock == NULL || stream == NULL)
-        return hotbed_fail_null(
-            optimizer == NULL ? "optimizer"
-            : clock == NULL   ? "clock"
-                              : "stream");
+    HOTBED_TRY(hotbed_check_pointer("optimizer", optimizer));
+    HOTBED_TRY(hotbed_check_pointer("clock", clock));
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
     return hotbed_optimizer_check(optimizer);
 }
 
@@ -60,14 +59,9 @@ static hotbed_status check_row_bytes(const hotbed_row_update *u, uint32_t states
 
 static hotbed_status check_update(const hotbed_row_update *u, hotbed_optimizer_kind kind) {
     uint32_t states = hotbed_optimizer_states(kind);
-    if (u->dim < 1 || u->dim > HOTBED_DIM_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "dim", (double)u->dim,
-            hotbed_bound((double)u->dim, 1, (double)HOTBED_DIM_MOST), "dim %u is not in [1, %d]",
-            u->dim, HOTBED_DIM_MOST);
+    HOTBED_TRY(hotbed_check_range("dim", u->dim, 1, HOTBED_DIM_MOST));
     if (hotbed_dtype_row_bytes(u->dtype, u->dim) == 0)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "dtype", (double)u->dtype, "unknown dtype %d", (int)u->dtype);
+        return hotbed_fail_unknown("dtype", u->dtype);
     if (u->rows.scores != NULL || u->rows.times != NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "rows: an optimizer does not change scores or times");

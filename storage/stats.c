@@ -2,6 +2,7 @@
  * bucket loads. */
 #include "hotbed/stats.h"
 
+#include "base/check.h"
 #include "base/options.h"
 
 #include "storage/storage.h"
@@ -39,8 +40,7 @@ static hotbed_status make_meter(hotbed_meter *meter, hotbed_stream *stream) {
 
 hotbed_status hotbed_meter_create(
     hotbed_storage *storage, hotbed_stream *stream, hotbed_meter **out) {
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     HOTBED_TRY(hotbed_stream_may_wait(stream));
@@ -66,8 +66,7 @@ void hotbed_meter_destroy(hotbed_meter *meter) {
 }
 
 hotbed_status hotbed_meter_request(hotbed_meter *meter, hotbed_stream *stream) {
-    if (meter == NULL)
-        return hotbed_fail_null("meter");
+    HOTBED_TRY(hotbed_check_pointer("meter", meter));
     HOTBED_TRY(hotbed_storage_same_device(meter->storage, stream));
     return meter->storage->kernels.stats->record(&meter->view, stream);
 }
@@ -85,17 +84,13 @@ static hotbed_tally read_tally(const uint64_t *words) {
 hotbed_status hotbed_meter_read(
     const hotbed_meter *meter, uint32_t table, hotbed_reading *out, hotbed_table_stats *total,
     hotbed_table_stats *step) {
-    if (meter == NULL)
-        return hotbed_fail_null("meter");
+    HOTBED_TRY(hotbed_check_pointer("meter", meter));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_reading"));
     if (total != NULL)
         HOTBED_TRY(hotbed_output_check(total, "hotbed_table_stats"));
     if (step != NULL)
         HOTBED_TRY(hotbed_output_check(step, "hotbed_table_stats"));
-    if (table >= meter->storage->num_tables)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "table", table, meter->storage->num_tables,
-            "table %u is not below %u", table, meter->storage->num_tables);
+    HOTBED_TRY(hotbed_check_below("table", table, meter->storage->num_tables));
     const hotbed_meter_view *view = &meter->view;
     uint64_t row_bytes = meter->storage->tables[table].view.row_bytes;
     for (;;) {
@@ -125,8 +120,7 @@ hotbed_status hotbed_storage_load_histogram(
     hotbed_storage *storage, uint32_t table, uint64_t *buckets, hotbed_stream *stream) {
     void *loads;
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
-    if (buckets == NULL)
-        return hotbed_fail_null("buckets");
+    HOTBED_TRY(hotbed_check_pointer("buckets", buckets));
     const hotbed_table *t = &storage->tables[table];
     if (!hotbed_table_indexed(&t->view))
         return hotbed_fail_table(

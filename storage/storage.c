@@ -4,6 +4,7 @@
 #include "storage/external_tier.h"
 
 #include "base/carve.h"
+#include "base/check.h"
 #include "storage/index/index_range.h"
 #include "storage/step/row_layout.h"
 
@@ -334,11 +335,9 @@ static hotbed_status create(
 hotbed_status hotbed_storage_create(
     const hotbed_storage_options *options, hotbed_stream *stream, hotbed_storage **out) {
     hotbed_storage_options o;
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
-    if (stream == NULL)
-        return hotbed_fail_null("stream");
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
     HOTBED_TRY(hotbed_stream_may_wait(stream));
     HOTBED_TRY(hotbed_storage_read_options(options, &o));
     hotbed_storage *storage = hotbed_new(sizeof *storage);

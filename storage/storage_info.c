@@ -2,6 +2,7 @@
  * kernels, and calls that describe a storage. */
 #include "storage/storage.h"
 
+#include "base/check.h"
 #include "base/options.h"
 
 #include <stdio.h>
@@ -10,17 +11,8 @@
 
 hotbed_status hotbed_storage_same_device(
     const hotbed_storage *storage, const hotbed_stream *stream) {
-    if (storage == NULL)
-        return hotbed_fail_null("storage");
-    if (stream == NULL)
-        return hotbed_fail_null("stream");
-    if (hotbed_stream_backend(stream) != storage->backend ||
-        hotbed_stream_device(stream) != storage->device)
-        return hotbed_fail_parameter(
-            HOTBED_ERR_ARGUMENT, "stream", "the stream is of %s %d, the storage of %s %d",
-            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
-            hotbed_backend_name(storage->backend), storage->device);
-    return HOTBED_OK;
+    HOTBED_TRY(hotbed_check_pointer("storage", storage));
+    return hotbed_check_stream(stream, "storage", storage->backend, storage->device);
 }
 
 hotbed_status hotbed_storage_check_held(uint32_t held) {
@@ -38,11 +30,7 @@ hotbed_status hotbed_storage_check_held(uint32_t held) {
 hotbed_status hotbed_storage_check_table(
     const hotbed_storage *storage, uint32_t table, const hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
-    if (table >= storage->num_tables)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "table", table, storage->num_tables, "table %u is not below %u",
-            table, storage->num_tables);
-    return HOTBED_OK;
+    return hotbed_check_below("table", table, storage->num_tables);
 }
 
 hotbed_fault *hotbed_storage_faults(const hotbed_storage *storage, hotbed_fault *of_stream) {
@@ -93,13 +81,9 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
 
 hotbed_status hotbed_storage_table(
     const hotbed_storage *storage, uint32_t table, hotbed_table_info *out) {
-    if (storage == NULL)
-        return hotbed_fail_null("storage");
+    HOTBED_TRY(hotbed_check_pointer("storage", storage));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_table_info"));
-    if (table >= storage->num_tables)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "table", table, storage->num_tables, "table %u is not below %u",
-            table, storage->num_tables);
+    HOTBED_TRY(hotbed_check_below("table", table, storage->num_tables));
     const hotbed_table *t = &storage->tables[table];
     hotbed_index_bytes bytes = hotbed_table_index_bytes(t);
     hotbed_table_info info = {
@@ -199,8 +183,8 @@ hotbed_status hotbed_storage_set_keys(
 
 hotbed_status hotbed_storage_warning(
     hotbed_storage *storage, char *text, size_t capacity, hotbed_error_detail *detail) {
-    if (storage == NULL || text == NULL)
-        return hotbed_fail_null(storage == NULL ? "storage" : "text");
+    HOTBED_TRY(hotbed_check_pointer("storage", storage));
+    HOTBED_TRY(hotbed_check_pointer("text", text));
     if (capacity == 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "capacity is 0");
     if (detail != NULL)

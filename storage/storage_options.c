@@ -2,6 +2,7 @@
 #include "storage/external_tier.h"
 #include "storage/storage.h"
 
+#include "base/check.h"
 #include "base/options.h"
 #include "storage/index/index_range.h"
 #include "storage/step/row_layout.h"
@@ -14,109 +15,86 @@
 
 /* --- checks ----------------------------------------------------------------------------------- */
 
+/* The checks of a table's options; the caller adds the table's name to their texts. */
 static hotbed_status check_scoring(const hotbed_table_options *o) {
-    if ((int)o->score < HOTBED_SCORE_STEP || o->score > HOTBED_SCORE_TIMESTAMP_LFU)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "score", (double)o->score, "table %s: unknown score %d", o->name,
-            (int)o->score);
-    if ((int)o->insertion < HOTBED_INSERT_AUTO || o->insertion > HOTBED_INSERT_PROBATION)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "insertion", (double)o->insertion,
-            "table %s: unknown insertion %d", o->name, (int)o->insertion);
-    if ((int)o->admission < HOTBED_ADMIT_ALL || o->admission > HOTBED_ADMIT_PROBABILISTIC)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "admission", (double)o->admission,
-            "table %s: unknown admission %d", o->name, (int)o->admission);
+    const float share = o->admission_probability;
+    HOTBED_TRY(
+        hotbed_check_choice("score", o->score, HOTBED_SCORE_STEP, HOTBED_SCORE_TIMESTAMP_LFU));
+    HOTBED_TRY(hotbed_check_choice(
+        "insertion", o->insertion, HOTBED_INSERT_AUTO, HOTBED_INSERT_PROBATION));
+    HOTBED_TRY(hotbed_check_choice(
+        "admission", o->admission, HOTBED_ADMIT_ALL, HOTBED_ADMIT_PROBABILISTIC));
     bool plain = o->score == HOTBED_SCORE_STEP && o->insertion != HOTBED_INSERT_PROBATION &&
                  o->admission == HOTBED_ADMIT_ALL;
     if (o->kind == HOTBED_TABLE_STATIC && !plain)
         return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "table %s: a static table has no score, insertion or admission",
-            o->name);
-    if (o->admission == HOTBED_ADMIT_FREQUENCY &&
-        (o->admission_threshold < 1 || o->admission_threshold > HOTBED_SCORE_MOST))
+            HOTBED_ERR_ARGUMENT, "a static table has no score, insertion or admission");
+    if (o->admission == HOTBED_ADMIT_FREQUENCY)
+        HOTBED_TRY(hotbed_check_range(
+            "admission_threshold", o->admission_threshold, 1, HOTBED_SCORE_MOST));
+    HOTBED_TRY(
+        hotbed_check_range("admission_capacity", o->admission_capacity, 0, HOTBED_CAPACITY_MOST));
+    if (o->admission == HOTBED_ADMIT_PROBABILISTIC && !(share > 0.0F && share <= 1.0F))
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "admission_threshold", (double)o->admission_threshold,
-            hotbed_bound((double)o->admission_threshold, 1, 0x1p52 - 1),
-            "table %s: admission_threshold %llu is not in [1, 2^52 - 1]", o->name,
-            (unsigned long long)o->admission_threshold);
-    if (o->admission_capacity > HOTBED_CAPACITY_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "admission_capacity", (double)o->admission_capacity, 0x1p35,
-            "table %s: admission_capacity %llu is over 2^35", o->name,
-            (unsigned long long)o->admission_capacity);
-    if (o->admission == HOTBED_ADMIT_PROBABILISTIC &&
-        !(o->admission_probability > 0.0F && o->admission_probability <= 1.0F))
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "admission_probability", (double)o->admission_probability,
-            hotbed_bound((double)o->admission_probability, 0, 1),
-            "table %s: admission_probability %g is not in (0, 1]", o->name,
-            (double)o->admission_probability);
+            HOTBED_ERR_ARGUMENT, "admission_probability", (double)share,
+            hotbed_bound((double)share, 0, 1), "admission_probability %g is not in (0, 1]",
+            (double)share);
     return HOTBED_OK;
 }
 
 static hotbed_status check_growth(const hotbed_table_options *o) {
     if (o->max_capacity != 0 && o->kind == HOTBED_TABLE_STATIC)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s: a static table cannot grow", o->name);
-    if (o->max_capacity != 0 &&
-        (o->max_capacity < o->capacity || o->max_capacity > HOTBED_CAPACITY_MOST))
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "max_capacity", (double)o->max_capacity,
-            hotbed_bound((double)o->max_capacity, (double)o->capacity, 0x1p35),
-            "table %s: max_capacity %llu is not in [%llu, 2^35]", o->name,
-            (unsigned long long)o->max_capacity, (unsigned long long)o->capacity);
-    if (!(o->growth_load >= 0.0F && o->growth_load <= 1.0F))
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "growth_load", (double)o->growth_load,
-            hotbed_bound((double)o->growth_load, 0, 1), "table %s: growth_load %g is not in [0, 1]",
-            o->name, (double)o->growth_load);
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "a static table cannot grow");
+    if (o->max_capacity != 0)
+        HOTBED_TRY(
+            hotbed_check_range("max_capacity", o->max_capacity, o->capacity, HOTBED_CAPACITY_MOST));
+    return hotbed_check_interval("growth_load", (double)o->growth_load, 0, 1);
+}
+
+/* Check a table's own optimizer, which may differ from the storage's in few parameters. */
+static hotbed_status check_own(const hotbed_table_options *o, const hotbed_optimizer *all) {
+    const hotbed_optimizer *own = o->optimizer;
+    if (own == NULL)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_optimizer_check(own));
+    if (own->kind != all->kind)
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "optimizer", (double)own->kind,
+            "its optimizer is %s, but the storage's is %s", hotbed_optimizer_name(own->kind),
+            all->kind == 0 ? "none" : hotbed_optimizer_name(all->kind));
+    const hotbed_optimizer_parameter *p;
+    for (uint32_t i = 0; (p = hotbed_optimizer_parameter_at(i)) != NULL; i++) {
+        const float value = hotbed_optimizer_value(own, p), others = hotbed_optimizer_value(all, p);
+        if ((HOTBED_USES_OWN >> i & 1U) == 0 && value != others)
+            return hotbed_fail_limit(
+                HOTBED_ERR_ARGUMENT, p->name, (double)value, (double)others,
+                "%s of its optimizer is %g, but the storage's is %g; only learning_rate, "
+                "weight_decay, l2_decay and max_gradient may differ",
+                p->name, (double)value, (double)others);
+    }
     return HOTBED_OK;
 }
 
-static hotbed_status check_table(const hotbed_table_options *o, uint32_t number) {
-    char what[64];
-    HOTBED_TRY(hotbed_name_check(o->name, number));
-    if (o->dim < 1 || o->dim > HOTBED_DIM_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "dim", (double)o->dim,
-            hotbed_bound((double)o->dim, 1, (double)HOTBED_DIM_MOST),
-            "table %s: dim %u is not in [1, %d]", o->name, o->dim, HOTBED_DIM_MOST);
-    if (o->capacity < 1 || o->capacity > HOTBED_CAPACITY_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "capacity", (double)o->capacity,
-            hotbed_bound((double)o->capacity, 1, 0x1p35),
-            "table %s: capacity %llu is not in [1, 2^35]", o->name,
-            (unsigned long long)o->capacity);
-    if (o->kind != HOTBED_TABLE_HASH && o->kind != HOTBED_TABLE_STATIC)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "kind", (double)o->kind, "table %s: unknown kind %d", o->name,
-            (int)o->kind);
+static hotbed_status check_table(const hotbed_table_options *o, const hotbed_optimizer *all) {
+    HOTBED_TRY(hotbed_check_range("dim", o->dim, 1, HOTBED_DIM_MOST));
+    HOTBED_TRY(hotbed_check_range("capacity", o->capacity, 1, HOTBED_CAPACITY_MOST));
+    HOTBED_TRY(hotbed_check_choice("kind", o->kind, HOTBED_TABLE_HASH, HOTBED_TABLE_STATIC));
     if (o->dtype != 0 && hotbed_dtype_row_bytes(o->dtype, 1) == 0)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "dtype", (double)o->dtype, "table %s: unknown dtype %d", o->name,
-            (int)o->dtype);
-    if ((int)o->rounding < HOTBED_ROUND_STOCHASTIC || o->rounding > HOTBED_ROUND_NEAREST)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "rounding", (double)o->rounding, "table %s: unknown rounding %d",
-            o->name, (int)o->rounding);
-    if (o->evict != HOTBED_EVICT_NEVER && o->evict != HOTBED_EVICT_LOWEST)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "evict", (double)o->evict, "table %s: unknown evict %d", o->name,
-            (int)o->evict);
+        return hotbed_fail_unknown("dtype", o->dtype);
+    HOTBED_TRY(hotbed_check_choice(
+        "rounding", o->rounding, HOTBED_ROUND_STOCHASTIC, HOTBED_ROUND_NEAREST));
+    HOTBED_TRY(hotbed_check_choice("evict", o->evict, HOTBED_EVICT_NEVER, HOTBED_EVICT_LOWEST));
     if (o->evict != HOTBED_EVICT_NEVER && o->kind == HOTBED_TABLE_STATIC)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "table %s: a static table cannot evict", o->name);
+        return hotbed_fail(HOTBED_ERR_ARGUMENT, "a static table cannot evict");
     HOTBED_TRY(check_scoring(o));
     HOTBED_TRY(check_growth(o));
-    (void)snprintf(what, sizeof what, "table %u: initializer", number);
-    HOTBED_TRY(hotbed_initializer_check(&o->initializer, what));
-    (void)snprintf(what, sizeof what, "table %u: eval_initializer", number);
-    HOTBED_TRY(hotbed_initializer_check(&o->eval_initializer, what));
+    HOTBED_TRY(hotbed_initializer_check(&o->initializer, "initializer"));
+    HOTBED_TRY(hotbed_initializer_check(&o->eval_initializer, "eval_initializer"));
     if (o->eval_initializer.kind != HOTBED_INIT_CONSTANT)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "eval_initializer", (double)o->eval_initializer.kind,
-            "table %s: eval_initializer kind %d is not CONSTANT", o->name,
-            (int)o->eval_initializer.kind);
-    return HOTBED_OK;
+            "eval_initializer kind %d is not CONSTANT", (int)o->eval_initializer.kind);
+    return check_own(o, all);
 }
 
 /* Check the options about rows that are not in device memory. */
@@ -132,10 +110,7 @@ static hotbed_status check_lower_tier(const hotbed_storage_options *o) {
             HOTBED_ERR_ARGUMENT, "lower_index_memory", (double)o->lower_index_memory,
             "lower_index_memory %d is not DEVICE, PINNED, PAGEABLE or FILE",
             (int)o->lower_index_memory);
-    if (o->move_sms > HOTBED_MOVE_SMS_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "move_sms", (double)o->move_sms, (double)HOTBED_MOVE_SMS_MOST,
-            "move_sms %u is over %d", o->move_sms, HOTBED_MOVE_SMS_MOST);
+    HOTBED_TRY(hotbed_check_range("move_sms", o->move_sms, 0, HOTBED_MOVE_SMS_MOST));
     if (o->external == NULL)
         return HOTBED_OK;
     if (o->lower_memory != 0 || o->lower_index_memory != 0 || o->lower_directory != NULL)
@@ -152,13 +127,8 @@ static hotbed_status check_lower_tier(const hotbed_storage_options *o) {
 }
 
 static hotbed_status check_storage(const hotbed_storage_options *o) {
-    if (o->num_tables < 1 || o->num_tables > HOTBED_TABLES_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "num_tables", (double)o->num_tables,
-            hotbed_bound((double)o->num_tables, 1, (double)HOTBED_TABLES_MOST),
-            "num_tables %u is not in [1, %d]", o->num_tables, HOTBED_TABLES_MOST);
-    if (o->tables == NULL)
-        return hotbed_fail_null("tables");
+    HOTBED_TRY(hotbed_check_range("num_tables", o->num_tables, 1, HOTBED_TABLES_MOST));
+    HOTBED_TRY(hotbed_check_pointer("tables", o->tables));
     if (o->num_features > 0 && o->feature_tables == NULL)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "num_features", o->num_features,
@@ -178,42 +148,21 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
                 f);
     }
     if (o->key_type != 0 && o->key_type != HOTBED_KEY_I64 && o->key_type != HOTBED_KEY_U64)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "key_type", (double)o->key_type, "unknown key_type %d",
-            (int)o->key_type);
-    if ((int)o->pooling < HOTBED_POOL_NONE || o->pooling > HOTBED_POOL_MEAN)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "pooling", (double)o->pooling, "unknown pooling %d",
-            (int)o->pooling);
+        return hotbed_fail_unknown("key_type", o->key_type);
+    HOTBED_TRY(hotbed_check_choice("pooling", o->pooling, HOTBED_POOL_NONE, HOTBED_POOL_MEAN));
     if (o->output_dtype != 0 && hotbed_dtype_bytes(o->output_dtype) == 0)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "output_dtype", (double)o->output_dtype, "unknown output_dtype %d",
-            (int)o->output_dtype);
+        return hotbed_fail_unknown("output_dtype", o->output_dtype);
     if (o->optimizer.kind != 0)
         HOTBED_TRY(hotbed_optimizer_check(&o->optimizer));
-    if ((int)o->mode < HOTBED_MODE_AUTO || o->mode > HOTBED_MODE_DEFAULT)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "mode", (double)o->mode, "unknown mode %d", (int)o->mode);
-    if ((int)o->placement < HOTBED_PLACE_BY_SCORE || o->placement > HOTBED_PLACE_BY_HASH)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "placement", (double)o->placement, "unknown placement %d",
-            (int)o->placement);
-    if ((int)o->budget < HOTBED_BUDGET_SLOTS || o->budget > HOTBED_BUDGET_KEYS)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "budget", (double)o->budget, "unknown budget %d", (int)o->budget);
+    HOTBED_TRY(hotbed_check_choice("mode", o->mode, HOTBED_MODE_AUTO, HOTBED_MODE_DEFAULT));
+    HOTBED_TRY(hotbed_check_choice(
+        "placement", o->placement, HOTBED_PLACE_BY_SCORE, HOTBED_PLACE_BY_HASH));
+    HOTBED_TRY(hotbed_check_choice("budget", o->budget, HOTBED_BUDGET_SLOTS, HOTBED_BUDGET_KEYS));
     HOTBED_TRY(check_lower_tier(o));
-    if ((int)o->check < HOTBED_CHECK_ERROR || o->check > HOTBED_CHECK_IGNORE)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "check", (double)o->check, "unknown check %d", (int)o->check);
-    if ((int)o->nonfinite < HOTBED_NONFINITE_PASS || o->nonfinite > HOTBED_NONFINITE_ERROR)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "nonfinite", (double)o->nonfinite, "unknown nonfinite %d",
-            (int)o->nonfinite);
-    if (o->removed_capacity > REMOVED_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "removed_capacity", (double)o->removed_capacity,
-            (double)REMOVED_MOST, "removed_capacity %llu is over 2^32",
-            (unsigned long long)o->removed_capacity);
+    HOTBED_TRY(hotbed_check_choice("check", o->check, HOTBED_CHECK_ERROR, HOTBED_CHECK_IGNORE));
+    HOTBED_TRY(hotbed_check_choice(
+        "nonfinite", o->nonfinite, HOTBED_NONFINITE_PASS, HOTBED_NONFINITE_ERROR));
+    HOTBED_TRY(hotbed_check_range("removed_capacity", o->removed_capacity, 0, REMOVED_MOST));
     return HOTBED_OK;
 }
 
@@ -281,31 +230,6 @@ static void make_table(
                             o->score == HOTBED_SCORE_LFU || o->score == HOTBED_SCORE_TIMESTAMP_LFU;
 }
 
-/* Check a table's own optimizer, which may differ from the storage's in few parameters. */
-static hotbed_status check_own(const hotbed_table_options *o, const hotbed_optimizer *all) {
-    const hotbed_optimizer *own = o->optimizer;
-    if (own == NULL)
-        return HOTBED_OK;
-    HOTBED_TRY(hotbed_optimizer_check(own));
-    if (own->kind != all->kind)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "optimizer", (double)own->kind,
-            "table %s: its optimizer is %s, but the storage's is %s", o->name,
-            hotbed_optimizer_name(own->kind),
-            all->kind == 0 ? "none" : hotbed_optimizer_name(all->kind));
-    const hotbed_optimizer_parameter *p;
-    for (uint32_t i = 0; (p = hotbed_optimizer_parameter_at(i)) != NULL; i++) {
-        const float value = hotbed_optimizer_value(own, p), others = hotbed_optimizer_value(all, p);
-        if ((HOTBED_USES_OWN >> i & 1U) == 0 && value != others)
-            return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, p->name, (double)value, (double)others,
-                "table %s: %s of its optimizer is %g, but the storage's is %g; only learning_rate, "
-                "weight_decay, l2_decay and max_gradient may differ",
-                o->name, p->name, (double)value, (double)others);
-    }
-    return HOTBED_OK;
-}
-
 /* Read and check table number t of `options`. */
 static hotbed_status read_table(
     const hotbed_storage_options *options, uint32_t t, hotbed_table_options *o) {
@@ -320,9 +244,12 @@ static hotbed_status read_table(
                 HOTBED_ERR_ARGUMENT, "size", o->size, stride,
                 "table %u: size %u is not the first table's %u", t, o->size, stride),
             t);
-    hotbed_status status = check_table(o, t);
-    if (status == HOTBED_OK)
-        status = check_own(o, &options->optimizer);
+    hotbed_status status = hotbed_name_check(o->name, t);
+    if (status == HOTBED_OK) {
+        status = check_table(o, &options->optimizer);
+        if (status != HOTBED_OK)
+            HOTBED_FAIL_AFTER(status, "table %s: %s", o->name, hotbed_last_error());
+    }
     return hotbed_error_table_number(hotbed_error_table(status, o->name), t);
 }
 
@@ -371,8 +298,7 @@ hotbed_status hotbed_storage_external_tables(
     const hotbed_storage_options *options, hotbed_external_table *tables) {
     hotbed_storage_options all;
     hotbed_external_table one;
-    if (tables == NULL)
-        return hotbed_fail_null("tables");
+    HOTBED_TRY(hotbed_check_pointer("tables", tables));
     HOTBED_TRY(hotbed_storage_read_options(options, &all));
     char(*names)[HOTBED_NAME_BYTES] = hotbed_new(all.num_tables * sizeof *names);
     hotbed_status status = HOTBED_OK;

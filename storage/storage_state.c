@@ -2,6 +2,7 @@
  * counts. */
 #include "storage/storage.h"
 
+#include "base/check.h"
 #include "base/options.h"
 
 #include <math.h>
@@ -48,18 +49,9 @@ hotbed_status hotbed_storage_check_state(
             return hotbed_fail_limit(
                 HOTBED_ERR_ARGUMENT, b == 0 ? "beta1_power" : "beta2_power", power[b],
                 hotbed_bound(power[b], 0, 1), "beta%d_power %g is not in [0, 1]", b + 1, power[b]);
-    if (s->clock > HOTBED_SCORE_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "clock", (double)s->clock, 0x1p52 - 1,
-            "clock %llu is over 2^52 - 1", (unsigned long long)s->clock);
-    if (s->time > HOTBED_SCORE_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "time", (double)s->time, 0x1p52 - 1, "time %llu is over 2^52 - 1",
-            (unsigned long long)s->time);
-    if (!isfinite(s->learning_rate))
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "learning_rate", (double)s->learning_rate,
-            "learning_rate %g is not finite", (double)s->learning_rate);
+    HOTBED_TRY(hotbed_check_range("clock", s->clock, 0, HOTBED_SCORE_MOST));
+    HOTBED_TRY(hotbed_check_range("time", s->time, 0, HOTBED_SCORE_MOST));
+    HOTBED_TRY(hotbed_check_finite("learning_rate", s->learning_rate));
     return hotbed_optimizer_check_rate(kind, s->learning_rate);
 }
 
@@ -97,8 +89,7 @@ hotbed_status hotbed_storage_set_state(
 hotbed_status hotbed_storage_now(
     hotbed_storage *storage, uint32_t table, uint64_t *now, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
-    if (now == NULL)
-        return hotbed_fail_null("now");
+    HOTBED_TRY(hotbed_check_pointer("now", now));
     const hotbed_table_view *view = &storage->tables[table].view;
     bool timed = view->score == HOTBED_SCORE_TIMESTAMP || view->score == HOTBED_SCORE_TIMESTAMP_LFU;
     if (view->is_static != 0 || (!timed && view->score != HOTBED_SCORE_STEP))

@@ -3,6 +3,7 @@
 #include "storage/external_tier.h"
 #include "storage/storage.h"
 
+#include "base/check.h"
 #include "base/options.h"
 #include "storage/step/scatter.h"
 
@@ -148,15 +149,10 @@ void hotbed_ticket_destroy(hotbed_ticket *ticket) {
 hotbed_status hotbed_ticket_create(
     hotbed_storage *storage, uint64_t max_keys, uint32_t max_batch_size, hotbed_stream *stream,
     hotbed_ticket **out) {
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
-    if (max_keys < 1 || max_keys > KEYS_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "max_keys", (double)max_keys,
-            hotbed_bound((double)max_keys, 1, 0x1p30), "max_keys %llu is not in [1, 2^30]",
-            (unsigned long long)max_keys);
+    HOTBED_TRY(hotbed_check_range("max_keys", max_keys, 1, KEYS_MOST));
     if (max_batch_size < 1 || (uint64_t)max_batch_size * storage->num_features > KEYS_MOST)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "max_batch_size", max_batch_size,
@@ -481,16 +477,14 @@ hotbed_status hotbed_storage_apply(
 }
 
 hotbed_status hotbed_ticket_cancel(hotbed_ticket *ticket, hotbed_stream *stream) {
-    if (ticket == NULL)
-        return hotbed_fail_null("ticket");
+    HOTBED_TRY(hotbed_check_pointer("ticket", ticket));
     HOTBED_TRY(hotbed_storage_same_device(ticket->storage, stream));
     use_on(ticket, stream);
     return release(ticket, stream);
 }
 
 static hotbed_status check_kept(const hotbed_ticket *ticket, const hotbed_stream *stream) {
-    if (ticket == NULL)
-        return hotbed_fail_null("ticket");
+    HOTBED_TRY(hotbed_check_pointer("ticket", ticket));
     return hotbed_storage_same_device(ticket->storage, stream);
 }
 
@@ -536,8 +530,7 @@ hotbed_status hotbed_ticket_forget(hotbed_ticket *ticket, hotbed_stream *stream)
 }
 
 hotbed_status hotbed_ticket_read(const hotbed_ticket *ticket, hotbed_ticket_view *out) {
-    if (ticket == NULL)
-        return hotbed_fail_null("ticket");
+    HOTBED_TRY(hotbed_check_pointer("ticket", ticket));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_ticket_view"));
     if (!ticket->holds)
         return hotbed_error_cause_is(
@@ -632,10 +625,7 @@ uint64_t hotbed_ticket_bytes(const hotbed_ticket *ticket) {
 }
 
 static hotbed_status check_rate(const hotbed_storage *storage, float learning_rate) {
-    if (!isfinite(learning_rate))
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "learning_rate", (double)learning_rate,
-            "learning_rate %g is not finite", (double)learning_rate);
+    HOTBED_TRY(hotbed_check_finite("learning_rate", learning_rate));
     return hotbed_optimizer_check_rate(storage->optimizer.kind, learning_rate);
 }
 
@@ -668,9 +658,6 @@ hotbed_status hotbed_storage_set_score(
         return hotbed_fail_table(
             HOTBED_ERR_ARGUMENT, storage->tables[table].name, "table %s: its scores are not CUSTOM",
             storage->tables[table].name);
-    if (value < 1 || value > HOTBED_SCORE_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "score", (double)value, hotbed_bound((double)value, 1, 0x1p52 - 1),
-            "score %llu is not in [1, 2^52 - 1]", (unsigned long long)value);
+    HOTBED_TRY(hotbed_check_range("score", value, 1, HOTBED_SCORE_MOST));
     return storage->kernels.score->set(storage->custom_scores + table, value, stream);
 }

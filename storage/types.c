@@ -2,6 +2,7 @@
  * for kernels. */
 #include "storage/types.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/stream.h"
 
@@ -123,18 +124,12 @@ hotbed_status hotbed_dtype_convert(
     uint64_t n) {
     const hotbed_dtype types[] = {from_dtype, to_dtype};
     static const char *const names[] = {"from_dtype", "to_dtype"};
-    if (from == NULL || to == NULL)
-        return hotbed_fail_null(from == NULL ? "from" : "to");
+    HOTBED_TRY(hotbed_check_pointer("from", from));
+    HOTBED_TRY(hotbed_check_pointer("to", to));
     for (int i = 0; i < 2; i++)
         if (hotbed_dtype_row_bytes(types[i], 1) == 0)
-            return hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, names[i], (double)types[i], "%s: unknown dtype %d", names[i],
-                (int)types[i]);
-    if (dim < 1 || dim > HOTBED_DIM_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "dim", (double)dim,
-            hotbed_bound((double)dim, 1, (double)HOTBED_DIM_MOST), "dim %u is not in [1, %d]", dim,
-            HOTBED_DIM_MOST);
+            return hotbed_fail_unknown(names[i], types[i]);
+    HOTBED_TRY(hotbed_check_range("dim", dim, 1, HOTBED_DIM_MOST));
     hotbed_weights_convert(from_dtype, from, to_dtype, to, dim, n);
     return HOTBED_OK;
 }

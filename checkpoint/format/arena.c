@@ -1,6 +1,7 @@
 /* checkpoint/format/arena.c - memory for snapshot images, reused from one snapshot to the next. */
 #include "checkpoint/format/arena.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/port.h"
 #include "base/stream.h"
@@ -29,11 +30,9 @@ static hotbed_status make_part(
 hotbed_status hotbed_checkpoint_arena_create(
     uint64_t device_bytes, uint64_t pinned_bytes, hotbed_stream *stream,
     hotbed_checkpoint_arena **out) {
-    if (out == NULL)
-        return hotbed_fail_null_of("arena_create", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("arena_create", "out", out));
     *out = NULL;
-    if (stream == NULL)
-        return hotbed_fail_null_of("arena_create", "stream");
+    HOTBED_TRY(hotbed_check_pointer_of("arena_create", "stream", stream));
     hotbed_checkpoint_arena *arena = hotbed_new(sizeof *arena);
     if (arena == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an arena");

@@ -1,6 +1,7 @@
 /* dist/comm/comm.c - communicators: checks, order log, batches, failures; transports move the bytes. */
 #include "dist/comm/comm.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash_core.h"
@@ -141,10 +142,8 @@ hotbed_status hotbed_comm_check_host_stream(const hotbed_comm *comm, const hotbe
 }
 
 hotbed_status hotbed_comm_check_stream(const hotbed_comm *comm, const hotbed_stream *stream) {
-    if (comm == NULL)
-        return hotbed_fail_null_of("hotbed_comm_check_stream", "comm");
-    if (stream == NULL)
-        return hotbed_fail_null_of("hotbed_comm_check_stream", "stream");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_check_stream", "comm", comm));
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_check_stream", "stream", stream));
     return comm->ops->check_stream(comm, stream);
 }
 
@@ -220,8 +219,7 @@ static void poll(hotbed_comm *comm) {
 }
 
 hotbed_status hotbed_comm_failure(hotbed_comm *comm, hotbed_comm_fault *out) {
-    if (comm == NULL)
-        return hotbed_fail_null_of("hotbed_comm_failure", "comm");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_failure", "comm", comm));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_comm_fault"));
     HOTBED_TRY(hotbed_fork_check());
     poll(comm);
@@ -262,8 +260,7 @@ void hotbed_comm_write_log(hotbed_comm *comm, hotbed_comm_operation operation, u
 }
 
 hotbed_status hotbed_comm_log_digest(const hotbed_comm *comm, uint64_t *calls, uint64_t *digest) {
-    if (comm == NULL)
-        return hotbed_fail_null_of("hotbed_comm_log_digest", "comm");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_log_digest", "comm", comm));
     if (calls != NULL)
         *calls = comm->calls;
     if (digest != NULL)
@@ -368,10 +365,8 @@ hotbed_comm_batch hotbed_comm_batch_of(
 
 hotbed_status hotbed_comm_check_call(
     const char *function, hotbed_comm *comm, const hotbed_stream *stream) {
-    if (comm == NULL)
-        return hotbed_fail_null_of(function, "comm");
-    if (stream == NULL)
-        return hotbed_fail_null_of(function, "stream");
+    HOTBED_TRY(hotbed_check_pointer_of(function, "comm", comm));
+    HOTBED_TRY(hotbed_check_pointer_of(function, "stream", stream));
     HOTBED_TRY(comm->ops->check_stream(comm, stream));
     poll(comm);
     return hotbed_comm_has_failed(comm) ? hotbed_comm_fail(comm) : HOTBED_OK;

@@ -1,6 +1,7 @@
 /* dist/comm/comm_collectives.c - the collectives: argument checks, batches, sums. */
 #include "dist/comm/comm.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/stream.h"
 #include "dist/comm/comm_sum_kernels.h"
@@ -83,10 +84,8 @@ static hotbed_status add_counts(
 
 static hotbed_status check_exchange(
     const char *function, const hotbed_comm *comm, const hotbed_exchange *x) {
-    if (x->send_bytes == NULL)
-        return hotbed_fail_null_of(function, "send_bytes");
-    if (x->recv_bytes == NULL)
-        return hotbed_fail_null_of(function, "recv_bytes");
+    HOTBED_TRY(hotbed_check_pointer_of(function, "send_bytes", x->send_bytes));
+    HOTBED_TRY(hotbed_check_pointer_of(function, "recv_bytes", x->recv_bytes));
     uint64_t sent, received;
     HOTBED_TRY(add_counts(function, x->send_bytes, comm->size, &sent));
     HOTBED_TRY(add_counts(function, x->recv_bytes, comm->size, &received));
@@ -106,8 +105,7 @@ static hotbed_status enqueue_exchanges(
     const char *function, hotbed_comm *comm, uint32_t n, const hotbed_exchange *exchanges,
     bool own_stays, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_comm_check_call(function, comm, stream));
-    if (exchanges == NULL)
-        return hotbed_fail_null_of(function, "exchanges");
+    HOTBED_TRY(hotbed_check_pointer_of(function, "exchanges", exchanges));
     if (n < 1 || n > HOTBED_EXCHANGES_MAX)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "n", n, hotbed_bound(n, 1, HOTBED_EXCHANGES_MAX),

@@ -7,6 +7,7 @@
  * have died or failed. */
 #include "dist/comm/comm_link.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/host_launch.h"
@@ -492,8 +493,7 @@ static hotbed_status fill(mpi_comm *m, uint64_t until) {
 }
 
 hotbed_status hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_comm **out) {
-    if (out == NULL)
-        return hotbed_fail_null_of("hotbed_comm_create_mpi", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_mpi", "out", out));
     *out = NULL;
     hotbed_comm_options known;
     HOTBED_TRY(hotbed_comm_read_options(options, &known));

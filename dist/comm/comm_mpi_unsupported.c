@@ -1,6 +1,7 @@
 /* dist/comm/comm_mpi_unsupported.c - the calls of a build without MPI. */
 #include "dist/comm/comm.h"
 
+#include "base/check.h"
 #include "base/error.h"
 
 hotbed_status hotbed_comm_probe_mpi(void) {
@@ -8,8 +9,7 @@ hotbed_status hotbed_comm_probe_mpi(void) {
 }
 
 hotbed_status hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_comm **out) {
-    if (out == NULL)
-        return hotbed_fail_null_of("hotbed_comm_create_mpi", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_mpi", "out", out));
     *out = NULL;
     return hotbed_comm_probe_mpi();
 }

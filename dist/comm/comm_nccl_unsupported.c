@@ -1,6 +1,7 @@
 /* dist/comm/comm_nccl_unsupported.c - the calls of a build without NCCL. */
 #include "dist/comm/comm.h"
 
+#include "base/check.h"
 #include "base/error.h"
 
 hotbed_status hotbed_comm_probe_nccl(void) {
@@ -9,8 +10,7 @@ hotbed_status hotbed_comm_probe_nccl(void) {
 
 hotbed_status hotbed_comm_create_nccl(
     const hotbed_comm_options *options, int device, hotbed_comm *bootstrap, hotbed_comm **out) {
-    if (out == NULL)
-        return hotbed_fail_null_of("hotbed_comm_create_nccl", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_nccl", "out", out));
     *out = NULL;
     return hotbed_comm_probe_nccl();
 }

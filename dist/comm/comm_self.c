@@ -1,6 +1,7 @@
 /* dist/comm/comm_self.c - a communicator of one rank: copies on the caller's stream. */
 #include "dist/comm/comm.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/stream.h"
 
@@ -39,8 +40,7 @@ static const hotbed_comm_ops ops = {
 };
 
 hotbed_status hotbed_comm_create_self(const hotbed_comm_options *options, hotbed_comm **out) {
-    if (out == NULL)
-        return hotbed_fail_null_of("hotbed_comm_create_self", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_self", "out", out));
     *out = NULL;
     hotbed_comm *comm = hotbed_new(sizeof *comm);
     if (comm == NULL)

@@ -7,6 +7,7 @@
  * the link for ranks that have died or failed. */
 #include "dist/comm/comm_link.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/options.h"
@@ -303,15 +304,13 @@ static hotbed_status read_rendezvous(
                 "rank %u of %u ranks: ranks are below the world, which is in [1, %d]", to->rank,
                 to->world, HOTBED_COMM_RANKS_MAX),
             to->rank);
-    if (to->broadcast == NULL)
-        return hotbed_fail_null_of("hotbed_rendezvous", "broadcast");
-    return HOTBED_OK;
+    return to->broadcast != NULL ? HOTBED_OK
+                                 : hotbed_fail_null_of("hotbed_rendezvous", "broadcast");
 }
 
 hotbed_status hotbed_comm_create_sockets(
     const hotbed_comm_options *options, const hotbed_rendezvous *rendezvous, hotbed_comm **out) {
-    if (out == NULL)
-        return hotbed_fail_null_of("hotbed_comm_create_sockets", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_sockets", "out", out));
     *out = NULL;
     hotbed_comm_options known;
     hotbed_rendezvous by;

@@ -8,6 +8,7 @@
  * for the events of the other ranks. So several ranks can run on one GPU. */
 #include "dist/comm/comm.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/stream.h"
@@ -289,8 +290,7 @@ static hotbed_status create_member(
 
 hotbed_status hotbed_comm_create_threads(
     const hotbed_comm_options *options, uint32_t n, hotbed_comm **comms) {
-    if (comms == NULL)
-        return hotbed_fail_null_of("hotbed_comm_create_threads", "comms");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_threads", "comms", comms));
     if (n < 1 || n > HOTBED_COMM_RANKS_MAX)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "n", n, hotbed_bound(n, 1, HOTBED_COMM_RANKS_MAX),

@@ -1,6 +1,7 @@
 /* dist/comm/comm_window.c - windows: the public calls, and windows of ordinary memory. */
 #include "dist/comm/comm.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/stream.h"
 
@@ -8,8 +9,7 @@
 
 hotbed_status hotbed_window_create(
     hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, hotbed_window **out) {
-    if (out == NULL)
-        return hotbed_fail_null_of("hotbed_window_create", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_window_create", "out", out));
     *out = NULL;
     HOTBED_TRY(hotbed_comm_check_call("hotbed_window_create", comm, stream));
     if (bytes == 0 || bytes > SIZE_MAX / 2)
@@ -40,8 +40,7 @@ void *const *hotbed_window_parts(const hotbed_window *window) {
 }
 
 hotbed_status hotbed_window_barrier(hotbed_window *window, hotbed_stream *stream) {
-    if (window == NULL)
-        return hotbed_fail_null_of("hotbed_window_barrier", "window");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_window_barrier", "window", window));
     hotbed_comm *comm = window->comm;
     HOTBED_TRY(hotbed_comm_check_call("hotbed_window_barrier", comm, stream));
     hotbed_comm_write_log(comm, HOTBED_COMM_WINDOW_BARRIER, 0);

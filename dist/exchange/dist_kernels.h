@@ -82,7 +82,6 @@ typedef struct hotbed_dist_kernels {
 extern const hotbed_dist_kernels hotbed_dist_kernels_host;
 #if defined(HOTBED_WITH_CUDA)
 extern const hotbed_dist_kernels hotbed_dist_kernels_cuda;
-#endif
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,7 @@
 #include "dist/exchange/kjt.h"
 
 #include "base/carve.h"
+#include "base/check.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/sort.h"
@@ -144,8 +145,7 @@ static hotbed_status check_rows(const hotbed_kjt *kjt, const int64_t *values) {
 hotbed_status hotbed_kjt_validate(const hotbed_kjt *kjt, hotbed_stream *stream) {
     hotbed_kjt k;
     HOTBED_TRY(hotbed_kjt_read(kjt, &k));
-    if (stream == NULL)
-        return hotbed_fail_null("stream");
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
     if (hotbed_stream_recording(stream))
         return hotbed_fail(
             HOTBED_ERR_STATE,
@@ -246,8 +246,9 @@ hotbed_status hotbed_kjt_to_batch(
     const hotbed_kjt *kjt, int64_t *offsets, hotbed_batch *batch, hotbed_stream *stream) {
     hotbed_kjt k;
     HOTBED_TRY(hotbed_kjt_read(kjt, &k));
-    if (offsets == NULL || batch == NULL || stream == NULL)
-        return hotbed_fail_null(offsets == NULL ? "offsets" : batch == NULL ? "batch" : "stream");
+    HOTBED_TRY(hotbed_check_pointer("offsets", offsets));
+    HOTBED_TRY(hotbed_check_pointer("batch", batch));
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
     hotbed_pick_view pick = {
         .stride = k.batch_size,
         .num_features = k.num_features,

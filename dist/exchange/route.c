@@ -1,17 +1,16 @@
 /* dist/exchange/route.c - the rank of a key: checks, and the calls outside of kernels. */
 #include "dist/exchange/route_core.h"
 
+#include "base/check.h"
 #include "base/error.h"
 
 hotbed_status hotbed_route_init(
     hotbed_route *route, hotbed_route_kind kind, uint32_t world, uint64_t rows) {
     const uint32_t world_most = (uint32_t)1 << 31;
     const uint64_t rows_most = (uint64_t)1 << 62;
-    if (route == NULL)
-        return hotbed_fail_null("route");
+    HOTBED_TRY(hotbed_check_pointer("route", route));
     if (hotbed_route_name(kind) == NULL)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "kind", (double)kind, "route kind %d is unknown", (int)kind);
+        return hotbed_fail_unknown("kind", kind);
     if (world < 1 || world > world_most)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "world", world, "world of %u ranks is not in [1, 2^31]", world);

@@ -2,6 +2,7 @@
  * after failed inserts. */
 #include "storage/external/external.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash_core.h"
@@ -114,17 +115,9 @@ static hotbed_status read_options(
     HOTBED_TRY(hotbed_options_read(
         &o, sizeof o, offsetof(hotbed_external_options, deadline_seconds), options,
         "hotbed_external_options"));
-    if (o.num_tables < 1 || o.num_tables > HOTBED_TABLES_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "num_tables", (double)o.num_tables,
-            hotbed_bound((double)o.num_tables, 1, (double)HOTBED_TABLES_MOST),
-            "num_tables %u is not in [1, %d]", o.num_tables, HOTBED_TABLES_MOST);
-    if (o.tables == NULL)
-        return hotbed_fail_null("tables");
-    if (!(o.deadline_seconds >= 0 && o.deadline_seconds <= 1e6))
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "deadline_seconds", (double)o.deadline_seconds,
-            "deadline_seconds %g is not in [0, 1e6]", o.deadline_seconds);
+    HOTBED_TRY(hotbed_check_range("num_tables", o.num_tables, 1, HOTBED_TABLES_MOST));
+    HOTBED_TRY(hotbed_check_pointer("tables", o.tables));
+    HOTBED_TRY(hotbed_check_interval("deadline_seconds", (double)o.deadline_seconds, 0, 1e6));
     external->tables = hotbed_new(o.num_tables * sizeof *external->tables);
     if (external->tables == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u tables", o.num_tables);
@@ -386,8 +379,7 @@ static hotbed_status open_store(hotbed_external *external) {
 hotbed_status hotbed_external_create(
     const hotbed_external_options *options, const hotbed_external_calls *calls, void *self,
     hotbed_external **out) {
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(hotbed_fork_check());
     hotbed_fork_watch(); /* a store may have threads */
@@ -425,23 +417,15 @@ void hotbed_external_destroy(hotbed_external *external) {
 /* --- direct calls ----------------------------------------------------------------------------- */
 
 hotbed_status hotbed_external_check_table(const hotbed_external *external, uint32_t table) {
-    if (external == NULL)
-        return hotbed_fail_null("external");
+    HOTBED_TRY(hotbed_check_pointer("external", external));
     HOTBED_TRY(hotbed_fork_check());
-    if (table >= external->num_tables)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "table", table, external->num_tables, "table %u is not below %u",
-            table, external->num_tables);
-    return HOTBED_OK;
+    return hotbed_check_below("table", table, external->num_tables);
 }
 
 static hotbed_status check_batch(
     const hotbed_external *external, uint32_t t, uint64_t n, const uint64_t *keys) {
     HOTBED_TRY(hotbed_external_check_table(external, t));
-    if (n > HOTBED_EXTERNAL_BATCH_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "n", (double)n, 0x1p30, "n %llu is more than 2^30",
-            (unsigned long long)n);
+    HOTBED_TRY(hotbed_check_range("n", n, 0, HOTBED_EXTERNAL_BATCH_MOST));
     if (n > 0 && keys == NULL)
         return hotbed_fail_null("keys");
     return HOTBED_OK;
@@ -482,8 +466,7 @@ hotbed_status hotbed_external_find(
     HOTBED_TRY(check_batch(external, table, n, keys));
     if (n == 0)
         return HOTBED_OK;
-    if (found == NULL)
-        return hotbed_fail_null("found");
+    HOTBED_TRY(hotbed_check_pointer("found", found));
     hotbed_status status = enter(external, n);
     if (status == HOTBED_OK)
         status = find(external, table, n, keys, found, rows, scores);
@@ -535,8 +518,7 @@ hotbed_status hotbed_external_insert(
     HOTBED_TRY(check_batch(external, table, n, keys));
     if (n == 0)
         return HOTBED_OK;
-    if (rows == NULL)
-        return hotbed_fail_null("rows");
+    HOTBED_TRY(hotbed_check_pointer("rows", rows));
     hotbed_status status = enter(external, n);
     if (status == HOTBED_OK)
         status = insert(external, table, n, keys, rows, scores);
@@ -571,8 +553,7 @@ hotbed_status hotbed_external_erase(
 }
 
 hotbed_status hotbed_external_flush(hotbed_external *external) {
-    if (external == NULL)
-        return hotbed_fail_null("external");
+    HOTBED_TRY(hotbed_check_pointer("external", external));
     HOTBED_TRY(hotbed_fork_check());
     hotbed_status status = enter(external, 0);
     if (status == HOTBED_OK && external->calls.flush != NULL) {
@@ -585,8 +566,7 @@ hotbed_status hotbed_external_flush(hotbed_external *external) {
 
 hotbed_status hotbed_external_size(hotbed_external *external, uint32_t table, uint64_t *keys) {
     HOTBED_TRY(hotbed_external_check_table(external, table));
-    if (keys == NULL)
-        return hotbed_fail_null("keys");
+    HOTBED_TRY(hotbed_check_pointer("keys", keys));
     uint64_t counted = 0;
     hotbed_status status = enter(external, 0);
     if (status == HOTBED_OK) {
@@ -604,8 +584,7 @@ hotbed_status hotbed_external_size(hotbed_external *external, uint32_t table, ui
 
 hotbed_status hotbed_external_cursor_create(
     hotbed_external *external, uint32_t table, hotbed_external_cursor **out) {
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(hotbed_external_check_table(external, table));
     hotbed_external_cursor *cursor = hotbed_new(sizeof *cursor);
@@ -671,17 +650,11 @@ static hotbed_status next(
 hotbed_status hotbed_external_cursor_next(
     hotbed_external_cursor *cursor, uint64_t capacity, uint64_t *keys, void *rows, uint64_t *scores,
     uint64_t *n) {
-    if (cursor == NULL || keys == NULL || rows == NULL || n == NULL)
-        return hotbed_fail_null(
-            cursor == NULL ? "cursor"
-            : keys == NULL ? "keys"
-            : rows == NULL ? "rows"
-                           : "n");
-    if (capacity < 1 || capacity > HOTBED_EXTERNAL_BATCH_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "capacity", (double)capacity,
-            hotbed_bound((double)capacity, 1, 0x1p30), "capacity %llu is not in [1, 2^30]",
-            (unsigned long long)capacity);
+    HOTBED_TRY(hotbed_check_pointer("cursor", cursor));
+    HOTBED_TRY(hotbed_check_pointer("keys", keys));
+    HOTBED_TRY(hotbed_check_pointer("rows", rows));
+    HOTBED_TRY(hotbed_check_pointer("n", n));
+    HOTBED_TRY(hotbed_check_range("capacity", capacity, 1, HOTBED_EXTERNAL_BATCH_MOST));
     *n = 0;
     HOTBED_TRY(hotbed_fork_check());
     hotbed_status status = enter(cursor->external, capacity);
@@ -709,8 +682,7 @@ uint32_t hotbed_external_num_tables(const hotbed_external *external) {
 hotbed_status hotbed_external_table_read(
     const hotbed_external *external, uint32_t table, hotbed_external_table *out) {
     HOTBED_TRY(hotbed_external_check_table(external, table));
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = (hotbed_external_table){external->tables[table].name, external->tables[table].row_bytes};
     return HOTBED_OK;
 }
@@ -737,8 +709,7 @@ void hotbed_external_count_stream_wait(hotbed_external *external, uint64_t nanos
 }
 
 hotbed_status hotbed_external_stats_read(hotbed_external *external, hotbed_external_stats *out) {
-    if (external == NULL)
-        return hotbed_fail_null("external");
+    HOTBED_TRY(hotbed_check_pointer("external", external));
     HOTBED_TRY(hotbed_fork_check());
     HOTBED_TRY(hotbed_output_check(out, "hotbed_external_stats"));
     pthread_mutex_lock(&external->tally);

@@ -5,6 +5,7 @@
  * the first row, so it cannot fail halfway. */
 #include "storage/external/external.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/hash_core.h"
 #include "base/stream.h"
@@ -269,8 +270,7 @@ void *hotbed_external_memory_new(void) {
 
 hotbed_status hotbed_external_create_memory(
     const hotbed_external_options *options, hotbed_external **out) {
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     void *self = hotbed_external_memory_new();
     if (self == NULL)

@@ -8,6 +8,7 @@
  */
 #include "storage/external/external.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/hash_core.h"
 #include "base/options.h"
@@ -641,8 +642,7 @@ static hotbed_status read_options(
 hotbed_status hotbed_external_create_rocksdb(
     const char *path, const hotbed_rocksdb_options *rocksdb, const hotbed_external_options *options,
     hotbed_external **out) {
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     if (path == NULL || path[0] == 0)
         return hotbed_fail_parameter(

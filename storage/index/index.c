@@ -1,4 +1,5 @@
 /* storage/index/index.c - hotbed_index: options, memory, argument checks, choice of the backend. */
+#include "base/check.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -29,25 +30,16 @@ static const hotbed_index_kernels *kernels_of(hotbed_backend backend) {
 }
 
 static hotbed_status check_options(const hotbed_index_options *o) {
-    if (o->num_tables < 1 || o->num_tables > HOTBED_TABLES_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "num_tables", (double)o->num_tables,
-            hotbed_bound((double)o->num_tables, 1, (double)HOTBED_TABLES_MOST),
-            "num_tables %u is not in [1, %d]", o->num_tables, HOTBED_TABLES_MOST);
-    if (o->capacities == NULL)
-        return hotbed_fail_null("capacities");
+    HOTBED_TRY(hotbed_check_range("num_tables", o->num_tables, 1, HOTBED_TABLES_MOST));
+    HOTBED_TRY(hotbed_check_pointer("capacities", o->capacities));
     for (uint32_t t = 0; t < o->num_tables; t++) {
-        if (o->capacities[t] < 1 || o->capacities[t] > HOTBED_CAPACITY_MOST)
-            return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "capacity", (double)o->capacities[t],
-                hotbed_bound((double)o->capacities[t], 1, 0x1p35),
-                "table %u: capacity %llu is not in [1, 2^35]", t,
-                (unsigned long long)o->capacities[t]);
-        if (o->evict != NULL && o->evict[t] != HOTBED_EVICT_NEVER &&
-            o->evict[t] != HOTBED_EVICT_LOWEST)
-            return hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, "evict", (double)o->evict[t], "table %u: unknown evict %d", t,
-                (int)o->evict[t]);
+        hotbed_status status =
+            hotbed_check_range("capacity", o->capacities[t], 1, HOTBED_CAPACITY_MOST);
+        if (status == HOTBED_OK && o->evict != NULL)
+            status =
+                hotbed_check_choice("evict", o->evict[t], HOTBED_EVICT_NEVER, HOTBED_EVICT_LOWEST);
+        if (status != HOTBED_OK)
+            return HOTBED_FAIL_AFTER(status, "table %u: %s", t, hotbed_last_error());
     }
     return HOTBED_OK;
 }
@@ -107,11 +99,9 @@ static hotbed_status create(
 hotbed_status hotbed_index_create(
     const hotbed_index_options *options, hotbed_stream *stream, hotbed_index **out) {
     hotbed_index_options o;
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
-    if (stream == NULL)
-        return hotbed_fail_null("stream");
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
     HOTBED_TRY(hotbed_options_read(
         &o, sizeof o, offsetof(hotbed_index_options, evict), options, "hotbed_index_options"));
     HOTBED_TRY(check_options(&o));
@@ -141,32 +131,14 @@ void hotbed_index_destroy(hotbed_index *index) {
 /* --- calls by key or slot --------------------------------------------------------------------- */
 
 static hotbed_status check(const hotbed_index *index, const hotbed_stream *stream) {
-    if (index == NULL || stream == NULL)
-        return hotbed_fail_null(index == NULL ? "index" : "stream");
-    if (hotbed_stream_backend(stream) != index->backend ||
-        hotbed_stream_device(stream) != index->device)
-        return hotbed_fail_parameter(
-            HOTBED_ERR_ARGUMENT, "stream", "the stream is of %s %d, the index of %s %d",
-            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
-            hotbed_backend_name(index->backend), index->device);
-    return HOTBED_OK;
+    HOTBED_TRY(hotbed_check_pointer("index", index));
+    return hotbed_check_stream(stream, "index", index->backend, index->device);
 }
 
 static hotbed_status check_table(
     const hotbed_index *index, uint32_t table, const hotbed_stream *stream) {
     HOTBED_TRY(check(index, stream));
-    if (table >= index->num_tables)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "table", table, index->num_tables, "table %u is not below %u",
-            table, index->num_tables);
-    return HOTBED_OK;
-}
-
-static hotbed_status check_array(uint64_t n, const void *array, const char *name) {
-    if (n > 0 && array == NULL)
-        return hotbed_fail_parameter(
-            HOTBED_ERR_ARGUMENT, name, "n is %llu, but %s is NULL", (unsigned long long)n, name);
-    return HOTBED_OK;
+    return hotbed_check_below("table", table, index->num_tables);
 }
 
 /* Arguments that every call needs. `table` is used if keys have no table numbers. */
@@ -188,8 +160,8 @@ hotbed_status hotbed_index_find_keys(
     hotbed_index *index, uint64_t n, const void *keys, const uint32_t *tables, uint64_t *slots,
     hotbed_stream *stream) {
     HOTBED_TRY(check(index, stream));
-    HOTBED_TRY(check_array(n, keys, "keys"));
-    HOTBED_TRY(check_array(n, slots, "slots"));
+    HOTBED_TRY(hotbed_check_array("keys", keys, n));
+    HOTBED_TRY(hotbed_check_array("slots", slots, n));
     hotbed_index_args args = args_of(index, 0, n, stream);
     args.keys = keys;
     args.tables = tables;
@@ -198,11 +170,9 @@ hotbed_status hotbed_index_find_keys(
 }
 
 static hotbed_status check_insert(const hotbed_index_insert *o) {
-    if ((int)o->rule < HOTBED_SCORE_KEEP || o->rule > HOTBED_SCORE_ADD)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "rule", (double)o->rule, "unknown rule %d", (int)o->rule);
-    HOTBED_TRY(check_array(o->n, o->keys, "keys"));
-    HOTBED_TRY(check_array(o->n, o->slots, "slots"));
+    HOTBED_TRY(hotbed_check_choice("rule", o->rule, HOTBED_SCORE_KEEP, HOTBED_SCORE_ADD));
+    HOTBED_TRY(hotbed_check_array("keys", o->keys, o->n));
+    HOTBED_TRY(hotbed_check_array("slots", o->slots, o->n));
     bool lists = o->evicted_keys != NULL || o->evicted_scores != NULL || o->evicted_slots != NULL;
     if (lists && o->num_evicted == NULL)
         return hotbed_fail(
@@ -245,7 +215,7 @@ hotbed_status hotbed_index_erase_keys(
     hotbed_index *index, uint64_t n, const void *keys, const uint32_t *tables, uint8_t *erased,
     hotbed_stream *stream) {
     HOTBED_TRY(check(index, stream));
-    HOTBED_TRY(check_array(n, keys, "keys"));
+    HOTBED_TRY(hotbed_check_array("keys", keys, n));
     hotbed_index_args args = args_of(index, 0, n, stream);
     args.keys = keys;
     args.tables = tables;
@@ -257,7 +227,7 @@ hotbed_status hotbed_index_erase_keys(
 static hotbed_status by_slot(
     hotbed_index *index, hotbed_status (*kernel)(const hotbed_index_args *, hotbed_stream *),
     uint64_t n, const uint64_t *slots, hotbed_stream *stream) {
-    HOTBED_TRY(check_array(n, slots, "slots"));
+    HOTBED_TRY(hotbed_check_array("slots", slots, n));
     hotbed_index_args args = args_of(index, 0, n, stream);
     args.slots = (uint64_t *)slots;
     return n == 0 ? HOTBED_OK : kernel(&args, stream);
@@ -287,8 +257,7 @@ hotbed_status hotbed_index_export(
     hotbed_index *index, uint32_t table, uint64_t capacity, uint64_t *keys, uint64_t *slots,
     uint64_t *scores, uint64_t counts[2], hotbed_stream *stream) {
     HOTBED_TRY(check_table(index, table, stream));
-    if (counts == NULL)
-        return hotbed_fail_null("counts");
+    HOTBED_TRY(hotbed_check_pointer("counts", counts));
     hotbed_index_args args = args_of(index, table, 0, stream);
     args.capacity = capacity;
     args.export_keys = keys;
@@ -321,13 +290,9 @@ hotbed_status hotbed_index_size(
 
 hotbed_status hotbed_index_table(
     const hotbed_index *index, uint32_t table, hotbed_index_info *out) {
-    if (index == NULL)
-        return hotbed_fail_null("index");
+    HOTBED_TRY(hotbed_check_pointer("index", index));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_index_info"));
-    if (table >= index->num_tables)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "table", table, index->num_tables, "table %u is not below %u",
-            table, index->num_tables);
+    HOTBED_TRY(hotbed_check_below("table", table, index->num_tables));
     const hotbed_index_range range = index->ranges[table];
     hotbed_index_info info = {
         .capacity = index->capacities[table],

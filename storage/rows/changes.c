@@ -1,6 +1,7 @@
 /* storage/rows/changes.c - the calls of hotbed/changes.h. */
 #include "hotbed/changes.h"
 
+#include "base/check.h"
 #include "base/options.h"
 #include "storage/storage.h"
 
@@ -14,8 +15,7 @@ hotbed_status hotbed_fail_untracked(const hotbed_storage *storage, uint32_t tabl
 hotbed_status hotbed_storage_position(
     hotbed_storage *storage, hotbed_change_position *position, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
-    if (position == NULL)
-        return hotbed_fail_null("position");
+    HOTBED_TRY(hotbed_check_pointer("position", position));
     if (storage->tracker == NULL)
         return hotbed_fail_untracked(storage, 0);
     return storage->kernels.changes->position(storage->tracker, position, stream);
@@ -28,12 +28,10 @@ hotbed_status hotbed_storage_removed(
     HOTBED_TRY(hotbed_options_read(
         &r, sizeof r, offsetof(hotbed_removed, lost) + sizeof r.lost, batch, "hotbed_removed"));
     HOTBED_TRY(hotbed_storage_check_table(storage, r.table, stream));
-    if (r.since == NULL || r.until == NULL || r.count == NULL || r.lost == NULL)
-        return hotbed_fail_null(
-            r.since == NULL   ? "since"
-            : r.until == NULL ? "until"
-            : r.count == NULL ? "count"
-                              : "lost");
+    HOTBED_TRY(hotbed_check_pointer("since", r.since));
+    HOTBED_TRY(hotbed_check_pointer("until", r.until));
+    HOTBED_TRY(hotbed_check_pointer("count", r.count));
+    HOTBED_TRY(hotbed_check_pointer("lost", r.lost));
     if (r.keys == NULL && r.capacity > 0)
         return hotbed_fail_null("keys");
     const hotbed_table_view *table = &storage->tables[r.table].view;

@@ -1,6 +1,7 @@
 /* storage/rows/dlpack.c - import and export of tensors through the DLPack ABI (hotbed/dlpack.h). */
 #include "hotbed/dlpack.h"
 
+#include "base/check.h"
 #include "base/options.h"
 #include "storage/storage.h"
 
@@ -132,8 +133,8 @@ static hotbed_status read_tensor(
     const hotbed_stream *stream, hotbed_dl_array *out) {
     hotbed_dl_want want;
     hotbed_dl_array array;
-    if (stream == NULL || out == NULL)
-        return hotbed_fail_null(stream == NULL ? "stream" : "out");
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     HOTBED_TRY(read_want(from, &want));
     HOTBED_TRY(check_dtype(t, &want));
     HOTBED_TRY(check_device(t, &want, stream));
@@ -156,16 +157,14 @@ static hotbed_status read_tensor(
 hotbed_status hotbed_dl_read(
     const hotbed_dl_managed *managed, const hotbed_dl_want *want, const hotbed_stream *stream,
     hotbed_dl_array *out) {
-    if (managed == NULL)
-        return hotbed_fail_null("managed");
+    HOTBED_TRY(hotbed_check_pointer("managed", managed));
     return read_tensor(&managed->tensor, 0, want, stream, out);
 }
 
 hotbed_status hotbed_dl_read_versioned(
     const hotbed_dl_managed_versioned *managed, const hotbed_dl_want *want,
     const hotbed_stream *stream, hotbed_dl_array *out) {
-    if (managed == NULL)
-        return hotbed_fail_null("managed");
+    HOTBED_TRY(hotbed_check_pointer("managed", managed));
     if (managed->major != HOTBED_DL_MAJOR) /* of another major version, only the deleter is known */
         return hotbed_fail_limit(
             HOTBED_ERR_UNSUPPORTED, "version", managed->major, HOTBED_DL_MAJOR,
@@ -205,8 +204,7 @@ static void delete_versioned(hotbed_dl_managed_versioned *self) {
 
 static hotbed_status read_view(
     const hotbed_dl_view *from, const hotbed_stream *stream, hotbed_dl_view *view) {
-    if (stream == NULL)
-        return hotbed_fail_null("stream");
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
     HOTBED_TRY(hotbed_options_read(
         view, sizeof *view, offsetof(hotbed_dl_view, columns), from, "hotbed_dl_view"));
     if (element_of(view->element) == NULL || view->element == HOTBED_ELEMENT_KEY)
@@ -214,10 +212,7 @@ static hotbed_status read_view(
     if (view->rank < 1 || view->rank > 2)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "rank", view->rank, "rank %u is not 1 or 2", view->rank);
-    if ((int)view->memory < 0 || view->memory > HOTBED_MEMORY_FILE)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "memory", (double)view->memory, "unknown memory %d",
-            (int)view->memory);
+    HOTBED_TRY(hotbed_check_choice("memory", view->memory, 0, HOTBED_MEMORY_FILE));
     if (view->rank == 1)
         view->columns = 1;
     if (view->stride == 0)
@@ -279,8 +274,7 @@ hotbed_status hotbed_dl_export(
     const hotbed_dl_view *view, const hotbed_stream *stream, hotbed_dl_managed **out) {
     hotbed_dl_view v;
     hotbed_dl_tensor tensor;
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(read_view(view, stream, &v));
     if (v.read_only)
@@ -299,8 +293,7 @@ hotbed_status hotbed_dl_export_versioned(
     const hotbed_dl_view *view, const hotbed_stream *stream, hotbed_dl_managed_versioned **out) {
     hotbed_dl_view v;
     hotbed_dl_tensor tensor;
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(read_view(view, stream, &v));
     lent *l = lend(&v, stream, &tensor);
@@ -338,8 +331,7 @@ static hotbed_dl_view view_of(
 hotbed_status hotbed_dl_weights(
     const hotbed_storage *storage, uint32_t table, hotbed_dl_view *out) {
     hotbed_table_info info = {.size = sizeof info};
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
     uint64_t columns;
     const hotbed_element number = hotbed_weights_element(info.dtype, info.dim, &columns);
@@ -350,8 +342,7 @@ hotbed_status hotbed_dl_weights(
 hotbed_status hotbed_dl_state(
     const hotbed_storage *storage, uint32_t table, uint32_t state, hotbed_dl_view *out) {
     hotbed_table_info info = {.size = sizeof info};
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
     const hotbed_optimizer_kind kind = hotbed_storage_optimizer(storage)->kind;
     if (state >= hotbed_optimizer_states(kind))

@@ -2,6 +2,7 @@
  * checkpoints. */
 #include "hotbed/export.h"
 
+#include "base/check.h"
 #include "base/options.h"
 #include "base/sort.h"
 #include "storage/external_tier.h"
@@ -37,12 +38,8 @@ hotbed_status hotbed_storage_export(
     HOTBED_TRY(
         hotbed_options_read(&e, sizeof e, offsetof(hotbed_export, rows), batch, "hotbed_export"));
     HOTBED_TRY(hotbed_storage_check_table(storage, e.table, stream));
-    if (e.slots < 1 || e.slots > WINDOW_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "slots", (double)e.slots, hotbed_bound((double)e.slots, 1, 0x1p30),
-            "slots %llu is not in [1, 2^30]", (unsigned long long)e.slots);
-    if (e.count == NULL)
-        return hotbed_fail_null("count");
+    HOTBED_TRY(hotbed_check_range("slots", e.slots, 1, WINDOW_MOST));
+    HOTBED_TRY(hotbed_check_pointer("count", e.count));
     if (e.capacity == 0)
         e.capacity = e.slots;
     const hotbed_table_view *table = &storage->tables[e.table].view;
@@ -80,8 +77,7 @@ hotbed_status hotbed_storage_export(
 hotbed_status hotbed_storage_export_end(
     hotbed_storage *storage, uint32_t table, uint64_t *end, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
-    if (end == NULL)
-        return hotbed_fail_null("end");
+    HOTBED_TRY(hotbed_check_pointer("end", end));
     if (storage->external != NULL)
         return hotbed_storage_size(storage, table, end, NULL, stream);
     *end = hotbed_table_all_slots(&storage->tables[table]);

@@ -2,6 +2,7 @@
  * kernels or a staging buffer. */
 #include "storage/rows/flat_table.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -42,25 +43,14 @@ static void kernels_of(hotbed_flat_table *table) {
 }
 
 static hotbed_status check_options(const hotbed_flat_table_options *o) {
-    if (o->dim < 1 || o->dim > HOTBED_DIM_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "dim", (double)o->dim,
-            hotbed_bound((double)o->dim, 1, (double)HOTBED_DIM_MOST), "dim %u is not in [1, %d]",
-            o->dim, HOTBED_DIM_MOST);
-    if (o->capacity < 1 || o->capacity > CAPACITY_MOST)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "capacity", (double)o->capacity,
-            "capacity %llu is not in [1, 2^36]", (unsigned long long)o->capacity);
+    HOTBED_TRY(hotbed_check_range("dim", o->dim, 1, HOTBED_DIM_MOST));
+    HOTBED_TRY(hotbed_check_range("capacity", o->capacity, 1, CAPACITY_MOST));
     if (o->dtype != 0 && hotbed_dtype_row_bytes(o->dtype, 1) == 0)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "dtype", (double)o->dtype, "unknown dtype %d", (int)o->dtype);
+        return hotbed_fail_unknown("dtype", o->dtype);
     if (o->optimizer != 0 && hotbed_optimizer_describe(o->optimizer) == NULL)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "optimizer", (double)o->optimizer, "unknown optimizer %d",
-            (int)o->optimizer);
+        return hotbed_fail_unknown("optimizer", o->optimizer);
     if (o->memory != 0 && (o->memory < HOTBED_MEMORY_DEVICE || o->memory > HOTBED_MEMORY_FILE))
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "memory", (double)o->memory, "unknown memory %d", (int)o->memory);
+        return hotbed_fail_unknown("memory", o->memory);
     return HOTBED_OK;
 }
 
@@ -91,11 +81,9 @@ static hotbed_status create(
     const hotbed_flat_table_options *options, bool stage, uint64_t chunk, hotbed_stream *stream,
     hotbed_flat_table **out) {
     hotbed_flat_table_options o;
-    if (out == NULL)
-        return hotbed_fail_null("out");
+    HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
-    if (stream == NULL)
-        return hotbed_fail_null("stream");
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
     HOTBED_TRY(hotbed_options_read(
         &o, sizeof o, offsetof(hotbed_flat_table_options, dtype), options,
         "hotbed_flat_table_options"));
@@ -152,17 +140,10 @@ void hotbed_flat_table_destroy(hotbed_flat_table *table) {
 static hotbed_status make_args(
     const hotbed_flat_table *table, uint64_t n, const uint64_t *slots, const hotbed_rows *rows,
     hotbed_stream *stream, hotbed_rows_args *out) {
-    if (table == NULL || stream == NULL || rows == NULL)
-        return hotbed_fail_null(table == NULL ? "table" : stream == NULL ? "stream" : "rows");
-    if (hotbed_stream_backend(stream) != table->backend ||
-        hotbed_stream_device(stream) != table->device)
-        return hotbed_fail_parameter(
-            HOTBED_ERR_ARGUMENT, "stream", "the stream is of %s %d, the table of %s %d",
-            hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream),
-            hotbed_backend_name(table->backend), table->device);
-    if (n > 0 && slots == NULL)
-        return hotbed_fail_parameter(
-            HOTBED_ERR_ARGUMENT, "slots", "n is %llu, but slots is NULL", (unsigned long long)n);
+    HOTBED_TRY(hotbed_check_pointer("table", table));
+    HOTBED_TRY(hotbed_check_stream(stream, "table", table->backend, table->device));
+    HOTBED_TRY(hotbed_check_pointer("rows", rows));
+    HOTBED_TRY(hotbed_check_array("slots", slots, n));
     if (rows->scores != NULL || rows->times != NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "rows: a flat table has no scores or times");
     for (uint32_t s = table->view.states; s < 2; s++)
@@ -276,8 +257,7 @@ hotbed_status hotbed_flat_table_store(
 }
 
 hotbed_status hotbed_flat_table_read(const hotbed_flat_table *table, hotbed_flat_table_view *out) {
-    if (table == NULL)
-        return hotbed_fail_null("table");
+    HOTBED_TRY(hotbed_check_pointer("table", table));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_flat_table_view"));
     hotbed_flat_table_view view = {
         .rows = table->view.rows,

@@ -2,6 +2,8 @@
 #include "storage/external_tier.h"
 #include "storage/storage.h"
 
+#include "base/check.h"
+
 #include <math.h>
 
 hotbed_status hotbed_storage_rows_view(
@@ -32,9 +34,7 @@ hotbed_status hotbed_storage_rows_args(
     hotbed_storage *storage, uint32_t table, uint64_t n, const void *keys, const hotbed_rows *rows,
     uint8_t *flags, hotbed_stream *stream, hotbed_rows_args *out) {
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
-    if (n > 0 && keys == NULL)
-        return hotbed_fail_parameter(
-            HOTBED_ERR_ARGUMENT, "keys", "n is %llu, but keys is NULL", (unsigned long long)n);
+    HOTBED_TRY(hotbed_check_array("keys", keys, n));
     if (n >> 48 != 0)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "n", (double)n, 0x1p48, "n %llu is not below 2^48",
@@ -306,8 +306,7 @@ hotbed_status hotbed_storage_export_keys(
     hotbed_storage *storage, uint32_t table, uint64_t capacity, uint64_t *keys, uint64_t *scores,
     uint64_t *n, hotbed_stream *stream) {
     hotbed_rows_args args;
-    if (n == NULL)
-        return hotbed_fail_null("n");
+    HOTBED_TRY(hotbed_check_pointer("n", n));
     HOTBED_TRY(hotbed_storage_rows_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     if (args.table.is_static != 0)
         return export_static(args.table.capacity, capacity, keys, scores, n);
@@ -322,8 +321,7 @@ hotbed_status hotbed_storage_export_counts(
     hotbed_storage *storage, uint32_t table, uint64_t capacity, uint64_t *keys, uint64_t *counts,
     uint64_t *n, hotbed_stream *stream) {
     hotbed_rows_args args;
-    if (n == NULL)
-        return hotbed_fail_null("n");
+    HOTBED_TRY(hotbed_check_pointer("n", n));
     HOTBED_TRY(hotbed_storage_rows_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     if (args.table.counter.buckets == 0) {
         *n = 0;

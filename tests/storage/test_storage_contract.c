@@ -159,7 +159,7 @@ static void create_refuses_bad_tiers(hotbed_backend backend) {
     refuse(backend, &s, HOTBED_ERR_ARGUMENT, "lower_index_memory -1");
     s.options.lower_index_memory = (hotbed_memory_kind)0;
     s.options.move_sms = HOTBED_MOVE_SMS_MOST + 1;
-    refuse(backend, &s, HOTBED_ERR_ARGUMENT, "move_sms 65 is over 64");
+    refuse(backend, &s, HOTBED_ERR_ARGUMENT, "move_sms 65 is not in [0, 64]");
     s.options.move_sms = 0;
     s.options.lower_index_memory = HOTBED_MEMORY_FILE;
     if (backend == HOTBED_BACKEND_CUDA)

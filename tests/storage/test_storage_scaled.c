@@ -341,7 +341,7 @@ static void rows_are_converted(hotbed_backend backend) {
     CHECK_STATUS(hotbed_dtype_convert(HOTBED_INT8, NULL, HOTBED_F32, weights, DIM, 1), bad);
     CHECK_STATUS(hotbed_dtype_convert(HOTBED_INT8, bytes, HOTBED_F32, NULL, DIM, 1), bad);
     CHECK_STATUS(hotbed_dtype_convert((hotbed_dtype)9, bytes, HOTBED_F32, weights, DIM, 1), bad);
-    CHECK(strstr(hotbed_last_error(), "from_dtype: unknown dtype 9") != NULL);
+    CHECK(strstr(hotbed_last_error(), "unknown from_dtype 9") != NULL);
     CHECK_STATUS(hotbed_dtype_convert(HOTBED_INT8, bytes, (hotbed_dtype)0, weights, DIM, 1), bad);
     CHECK_STATUS(hotbed_dtype_convert(HOTBED_INT8, bytes, HOTBED_F32, weights, 0, 1), bad);
     CHECK_STATUS(hotbed_dtype_convert(HOTBED_INT8, bytes, HOTBED_F32, weights, 4097, 1), bad);

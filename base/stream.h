@@ -125,6 +125,14 @@ hotbed_status hotbed_event_await(hotbed_event *event);
 void *hotbed_new(size_t bytes);
 void hotbed_delete(void *pointer); /* NULL is allowed */
 
+/* The table of functions of a backend: for `name`, &name_cuda or &name_host. */
+#if defined(HOTBED_WITH_CUDA)
+#define HOTBED_OF_BACKEND(backend, name)                                                           \
+    ((backend) == HOTBED_BACKEND_CUDA ? &name##_cuda : &name##_host)
+#else
+#define HOTBED_OF_BACKEND(backend, name) ((void)(backend), &name##_host)
+#endif
+
 #ifdef __cplusplus
 }
 #endif

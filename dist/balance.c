@@ -168,11 +168,7 @@ hotbed_status hotbed_balance_create(
     b->world = hotbed_comm_size(comm);
     b->backend = hotbed_stream_backend(stream);
     b->device = hotbed_stream_device(stream);
-    b->kernels = &hotbed_balance_kernels_host;
-#if defined(HOTBED_WITH_CUDA)
-    if (b->backend == HOTBED_BACKEND_CUDA)
-        b->kernels = &hotbed_balance_kernels_cuda;
-#endif
+    b->kernels = HOTBED_OF_BACKEND(b->backend, hotbed_balance_kernels);
     hotbed_status status = create(b, stream);
     if (status != HOTBED_OK) {
         hotbed_balance_destroy(b);

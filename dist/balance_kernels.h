@@ -31,7 +31,6 @@ typedef struct hotbed_balance_kernels {
 } hotbed_balance_kernels;
 
 extern const hotbed_balance_kernels hotbed_balance_kernels_host;
-#if defined(HOTBED_WITH_CUDA)
 extern const hotbed_balance_kernels hotbed_balance_kernels_cuda;
 
 #ifdef __cplusplus

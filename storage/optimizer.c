@@ -5,16 +5,13 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "base/stream.h"
 #include "storage/step/row_layout.h"
 #include "storage/step/update_kernels.h"
 #include "storage/types.h"
 
 static const hotbed_update_kernels *kernels_of(const hotbed_stream *stream) {
-#if defined(HOTBED_WITH_CUDA)
-    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
-        return &hotbed_update_kernels_cuda;
-#endif
-    return &hotbed_update_kernels_host;
+    return HOTBED_OF_BACKEND(hotbed_stream_backend(stream), hotbed_update_kernels);
 }
 
 static hotbed_status check_call(

@@ -13,22 +13,19 @@ enum { REMOVED_DEFAULT = 1 << 20 };
 /* --- memory ----------------------------------------------------------------------------------- */
 
 static hotbed_kernels kernels_of(hotbed_backend backend) {
-#if defined(HOTBED_WITH_CUDA)
-    if (backend == HOTBED_BACKEND_CUDA) {
-        hotbed_kernels cuda = {&hotbed_unique_kernels_cuda, &hotbed_lookup_kernels_cuda,
-                               &hotbed_update_kernels_cuda, &hotbed_rows_kernels_cuda,
-                               &hotbed_score_kernels_cuda,  &hotbed_stats_kernels_cuda,
-                               &hotbed_export_kernels_cuda, &hotbed_changes_kernels_cuda,
-                               &hotbed_tier_kernels_cuda,   &hotbed_tier_external_kernels_cuda};
-        return cuda;
-    }
-#endif
-    hotbed_kernels host = {&hotbed_unique_kernels_host, &hotbed_lookup_kernels_host,
-                           &hotbed_update_kernels_host, &hotbed_rows_kernels_host,
-                           &hotbed_score_kernels_host,  &hotbed_stats_kernels_host,
-                           &hotbed_export_kernels_host, &hotbed_changes_kernels_host,
-                           &hotbed_tier_kernels_host,   &hotbed_tier_external_kernels_host};
-    return host;
+    hotbed_kernels kernels = {
+        HOTBED_OF_BACKEND(backend, hotbed_unique_kernels),
+        HOTBED_OF_BACKEND(backend, hotbed_lookup_kernels),
+        HOTBED_OF_BACKEND(backend, hotbed_update_kernels),
+        HOTBED_OF_BACKEND(backend, hotbed_rows_kernels),
+        HOTBED_OF_BACKEND(backend, hotbed_score_kernels),
+        HOTBED_OF_BACKEND(backend, hotbed_stats_kernels),
+        HOTBED_OF_BACKEND(backend, hotbed_export_kernels),
+        HOTBED_OF_BACKEND(backend, hotbed_changes_kernels),
+        HOTBED_OF_BACKEND(backend, hotbed_tier_kernels),
+        HOTBED_OF_BACKEND(backend, hotbed_tier_external_kernels),
+    };
+    return kernels;
 }
 
 /* Allocate the rows of one tier of a table. */

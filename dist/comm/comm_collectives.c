@@ -177,11 +177,8 @@ hotbed_status hotbed_comm_barrier(hotbed_comm *comm, hotbed_stream *stream) {
 static hotbed_status add_up(const hotbed_comm_sum_args *args, hotbed_stream *stream) {
     if (args->n == 0)
         return HOTBED_OK;
-#if defined(HOTBED_WITH_CUDA)
-    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
-        return hotbed_comm_sum_kernels_cuda.sum(args, stream);
-#endif
-    return hotbed_comm_sum_kernels_host.sum(args, stream);
+    const hotbed_backend backend = hotbed_stream_backend(stream);
+    return HOTBED_OF_BACKEND(backend, hotbed_comm_sum_kernels)->sum(args, stream);
 }
 
 /* Send each rank its range of `send`, and add up the received ranges into `to`. The sum is

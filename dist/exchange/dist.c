@@ -3,13 +3,10 @@
 
 #include "base/error.h"
 #include "base/sort.h"
+#include "base/stream.h"
 
 const hotbed_dist_kernels *hotbed_dist_kernels_of(const hotbed_stream *stream) {
-#if defined(HOTBED_WITH_CUDA)
-    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
-        return &hotbed_dist_kernels_cuda;
-#endif
-    return &hotbed_dist_kernels_host;
+    return HOTBED_OF_BACKEND(hotbed_stream_backend(stream), hotbed_dist_kernels);
 }
 
 size_t hotbed_dist_scratch(const hotbed_stream *stream, uint32_t world, uint64_t bound) {

@@ -80,7 +80,6 @@ typedef struct hotbed_dist_kernels {
 } hotbed_dist_kernels;
 
 extern const hotbed_dist_kernels hotbed_dist_kernels_host;
-#if defined(HOTBED_WITH_CUDA)
 extern const hotbed_dist_kernels hotbed_dist_kernels_cuda;
 
 #ifdef __cplusplus

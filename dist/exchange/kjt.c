@@ -14,11 +14,7 @@ enum { FEATURES_MOST = 65535 };
 #define ROWS_MOST ((uint64_t)1 << 30) /* limit of rows and of keys: positions are 32-bit words */
 
 static const hotbed_kjt_kernels *kernels_of(const hotbed_stream *stream) {
-#if defined(HOTBED_WITH_CUDA)
-    if (hotbed_stream_backend(stream) == HOTBED_BACKEND_CUDA)
-        return &hotbed_kjt_kernels_cuda;
-#endif
-    return &hotbed_kjt_kernels_host;
+    return HOTBED_OF_BACKEND(hotbed_stream_backend(stream), hotbed_kjt_kernels);
 }
 
 /* --- the batch on the host -------------------------------------------------------------------- */

@@ -37,7 +37,6 @@ typedef struct hotbed_kjt_kernels {
 } hotbed_kjt_kernels;
 
 extern const hotbed_kjt_kernels hotbed_kjt_kernels_host;
-#if defined(HOTBED_WITH_CUDA)
 extern const hotbed_kjt_kernels hotbed_kjt_kernels_cuda;
 
 #ifdef __cplusplus

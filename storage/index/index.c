@@ -22,11 +22,7 @@ struct hotbed_index {
 };
 
 static const hotbed_index_kernels *kernels_of(hotbed_backend backend) {
-#if defined(HOTBED_WITH_CUDA)
-    if (backend == HOTBED_BACKEND_CUDA)
-        return &hotbed_index_kernels_cuda;
-#endif
-    return &hotbed_index_kernels_host;
+    return HOTBED_OF_BACKEND(backend, hotbed_index_kernels);
 }
 
 static hotbed_status check_options(const hotbed_index_options *o) {

@@ -32,14 +32,8 @@ struct hotbed_flat_table {
 };
 
 static void kernels_of(hotbed_flat_table *table) {
-    table->rows_kernels = &hotbed_rows_kernels_host;
-    table->stage_kernels = &hotbed_stage_kernels_host;
-#if defined(HOTBED_WITH_CUDA)
-    if (table->backend == HOTBED_BACKEND_CUDA) {
-        table->rows_kernels = &hotbed_rows_kernels_cuda;
-        table->stage_kernels = &hotbed_stage_kernels_cuda;
-    }
-#endif
+    table->rows_kernels = HOTBED_OF_BACKEND(table->backend, hotbed_rows_kernels);
+    table->stage_kernels = HOTBED_OF_BACKEND(table->backend, hotbed_stage_kernels);
 }
 
 static hotbed_status check_options(const hotbed_flat_table_options *o) {

@@ -87,9 +87,7 @@ class _Model:
         self._walk(model, Place(), comms, set())
         if not self.storages:
             raise ArgumentError(
-                f"model: {type(model).__name__} is not a collection of hotbed.torch, and contains none",
-                parameter="model",
-                value=model,
+                f"model: {type(model).__name__} is not a collection of hotbed.torch, and contains none", "model", model
             )
         self.comm = next((comm for comm in comms if comm is not None), None)
         if self.comm is not None and self.comm.size > 1 and None in comms:
@@ -210,9 +208,7 @@ def _check(extra: Any = b"", increments: Any = (), path: Path = "") -> None:
     if not isinstance(extra, (bytes, bytearray, memoryview)):
         raise ArgumentError(f"extra: {extra!r:.40} is not bytes", parameter="extra", value=extra)
     if isinstance(increments, (str, bytes, os.PathLike)):
-        raise ArgumentError(
-            f"increments: {increments!r} is one path, not a list of paths", parameter="increments", value=increments
-        )
+        raise ArgumentError(f"increments: {increments!r} is one path, not a list of paths", "increments", increments)
     if b"\0" in os.fsencode(path):
         raise ArgumentError(f"path {path!r} has a null character", parameter="path", value=path)
 

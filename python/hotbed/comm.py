@@ -15,7 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
 
 from hotbed._c import check, detail_of, ffi, fields, lib, new, text
-from hotbed.errors import ArgumentError, CommError, HotbedError
+from hotbed.errors import ArgumentError, CommError, HotbedError, wrong
 
 if TYPE_CHECKING:
     import torch
@@ -178,12 +178,7 @@ class Comm:
         cls, rank: int, world: int, broadcast: Callable[[bytes], bytes], device: Device, deadline_ms: int
     ) -> Comm:
         if not 0 <= rank < world:
-            raise ArgumentError(
-                f"rank {rank} is not in [0, {world}), where {world} is the number of ranks",
-                parameter="rank",
-                value=rank,
-                limit=world,
-            )
+            raise wrong("rank", rank, f"is not in [0, {world}), where {world} is the number of ranks", world)
         raised: List[BaseException] = []
 
         def run(_: Any, data: Any, size: int) -> bool:

@@ -40,17 +40,28 @@ class HotbedError(RuntimeError):
     path: Optional[str] = None
     errno: Optional[int] = None
 
-    def __init__(self, text: str = "", **fields: Any) -> None:
+    def __init__(
+        self, text: str = "", parameter: Optional[str] = None, value: Any = None, limit: Any = None, **fields: Any
+    ) -> None:
         """Keep the text, and set attributes."""
         super().__init__(text)
-        for name, value in fields.items():
-            setattr(self, name, value)
+        for name, given in {"parameter": parameter, "value": value, "limit": limit, **fields}.items():
+            if given is not None:
+                setattr(self, name, given)
 
 
 class ArgumentError(HotbedError, ValueError):
     """A value, type, shape or option that the call does not accept."""
 
     status = "ARGUMENT"
+
+
+def wrong(
+    parameter: str, value: Any, why: str, limit: Any = None, table: Optional[str] = None, where: str = ""
+) -> ArgumentError:
+    """Return the error for a wrong value: ``where`` or the table, then ``parameter value why``."""
+    where = f"table {table!r}: " if table is not None else where
+    return ArgumentError(f"{where}{parameter} {value!r} {why}", parameter, value, limit, table=table)
 
 
 class OutOfMemoryError(HotbedError, MemoryError):

@@ -169,9 +169,7 @@ def changes(storages: List[Storage], since: Optional[Position]) -> Changes:
     """
     until = _take_positions(storages)
     if not until:
-        raise ArgumentError(
-            "changes: no table has track_changes=True in its config", parameter="track_changes", value=False
-        )
+        raise ArgumentError("changes: no table has track_changes=True in its config", "track_changes", False)
     numbers_now = [tuple(int(word) for word in at.tolist()) for at in until.values()]
     if since is not None and [n[0] for n in since._numbers] != [n[0] for n in numbers_now]:  # numbers of storages
         raise ArgumentError("changes: since is of another collection", parameter="since")

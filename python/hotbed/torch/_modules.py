@@ -15,7 +15,7 @@ import torch
 
 from hotbed._c import lib
 from hotbed.comm import Comm
-from hotbed.errors import ArgumentError, KeyRangeError, StateError, UnsupportedError
+from hotbed.errors import ArgumentError, KeyRangeError, StateError, UnsupportedError, wrong
 from hotbed.torch import _changes
 from hotbed.torch import config as _config
 from hotbed.torch._changes import Changes, Position
@@ -126,18 +126,14 @@ class _Collection(torch.nn.Module):
     ) -> None:
         super().__init__()
         if nonfinite not in _NONFINITE:
-            raise ArgumentError(
-                f"nonfinite {nonfinite!r} is not one of {sorted(_NONFINITE)}", parameter="nonfinite", value=nonfinite
-            )
+            raise wrong("nonfinite", nonfinite, f"is not one of {sorted(_NONFINITE)}")
         self._process = os.getpid()
         self._comm = comm
         self._frozen = False
         self.__dict__["_switch"] = _Switch(self)  # no parameter
         for argument, value, kind in (("comm", comm, Comm), ("sharded", sharded, _config.ShardedOptions)):
             if not isinstance(value, (kind, type(None))):
-                raise ArgumentError(
-                    f"{argument} {value!r:.80} is not a {kind.__name__}", parameter=argument, value=value
-                )
+                raise ArgumentError(f"{argument} {value!r:.80} is not a {kind.__name__}", argument, value)
         if (comm is None) != (sharded is None):
             given, missing = ("comm", "sharded") if sharded is None else ("sharded", "comm")
             raise ArgumentError(
@@ -498,9 +494,7 @@ class _Collection(torch.nn.Module):
                 )
         if not 0 <= unseen_seconds < 2**32:
             raise ArgumentError(
-                f"expire: unseen_seconds is {unseen_seconds!r}, not from 0 to {2**32}",
-                parameter="unseen_seconds",
-                value=unseen_seconds,
+                f"expire: unseen_seconds is {unseen_seconds!r}, not from 0 to {2**32}", "unseen_seconds", unseen_seconds
             )
         unseen = unseen_steps if unseen_seconds == 0 else max(1, round(unseen_seconds * 1e6))
         storage.expire(number, unseen, min_score, min_norm, slots)
@@ -583,9 +577,7 @@ class _Collection(torch.nn.Module):
     @grad_scaler.setter
     def grad_scaler(self, scaler: Any) -> None:
         if not isinstance(scaler, (torch.amp.GradScaler, type(None))):
-            raise ArgumentError(
-                f"grad_scaler: {scaler!r:.80} is not a torch.amp.GradScaler", parameter="grad_scaler", value=scaler
-            )
+            raise ArgumentError(f"grad_scaler: {scaler!r:.80} is not a torch.amp.GradScaler", "grad_scaler", scaler)
         if scaler is not None and self._output_dtype is torch.float16:
             raise UnsupportedError(
                 "grad_scaler: the gradient has output_dtype torch.float16, in which small elements become 0 when they "
@@ -659,12 +651,10 @@ class _Collection(torch.nn.Module):
                 given = {part: state_dict[key] for part, key in needed.items()}
                 if table.is_hash and metadata in state_dict:
                     given["scores"] = state_dict[metadata]
-                wrong = [n for n in own if not isinstance(state_dict.get(n, self._anchor), torch.Tensor)]
-                if wrong:
+                unfit = [n for n in own if not isinstance(state_dict.get(n, self._anchor), torch.Tensor)]
+                if unfit:
                     error = ArgumentError(
-                        f"{wrong[0]}: {described(state_dict[wrong[0]])} is not a tensor",
-                        parameter=wrong[0],
-                        value=state_dict[wrong[0]],
+                        f"{unfit[0]}: {described(state_dict[unfit[0]])} is not a tensor", unfit[0], state_dict[unfit[0]]
                     )
             found = None
             try:
@@ -774,26 +764,19 @@ def inputs(features: Any, storage: Storage, is_weighted: bool) -> Inputs:
         UnsupportedError: the weights require a gradient.
     """
     if not isinstance(features, KeyedJaggedTensor) and not _is_torchrecs(features):
-        raise ArgumentError(
-            f"features: {described(features)} is not a KeyedJaggedTensor", parameter="features", value=features
-        )
+        raise ArgumentError(f"features: {described(features)} is not a KeyedJaggedTensor", "features", features)
     wanted, given = storage.feature_names, features.keys()
     if given != wanted:
         missing = [f for f in wanted if f not in given]
         if missing:
             raise ArgumentError(
-                f"features {missing} are not in the batch, which has {list(given)}",
-                parameter="features",
-                feature=missing[0],
+                f"features {missing} are not in the batch, which has {list(given)}", "features", feature=missing[0]
             )
         features = features.permute([given.index(f) for f in wanted])
     keys, offsets, weights = features.values(), features.offsets(), None
     if keys.device != storage.device:
         raise ArgumentError(
-            f"keys: on {keys.device}, but the tables are on {storage.device}",
-            parameter="keys",
-            value=keys.device,
-            limit=storage.device,
+            f"keys: on {keys.device}, but the tables are on {storage.device}", "keys", keys.device, storage.device
         )
     if is_weighted:
         weights = features.weights()
@@ -964,9 +947,7 @@ class EmbeddingCollection(_Collection):
         dims = sorted({_config.read(t, False).dim for t in tables})
         if len(dims) > 1:
             raise ArgumentError(
-                f"tables of an embedding collection have one embedding_dim, not {dims}",
-                parameter="embedding_dim",
-                value=dims,
+                f"tables of an embedding collection have one embedding_dim, not {dims}", "embedding_dim", dims
             )
         super().__init__(
             tables,
@@ -1026,10 +1007,7 @@ class EmbeddingCollection(_Collection):
                     torch._check(size >= 0)
             elif min(sizes) < 0 or bounds[-1] > rows.shape[0]:
                 raise KeyRangeError(
-                    f"offsets: features begin at {bounds} of {rows.shape[0]} keys",
-                    parameter="offsets",
-                    value=bounds,
-                    limit=rows.shape[0],
+                    f"offsets: features begin at {bounds} of {rows.shape[0]} keys", "offsets", bounds, rows.shape[0]
                 )
             # One split: each slice would have a gradient as large as all rows.
             parts = torch.split(rows, [*sizes, rows.shape[0] - bounds[-1]])

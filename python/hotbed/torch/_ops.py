@@ -75,9 +75,7 @@ def _(
     dtype: torch.dtype,
 ) -> Tuple[Tensor, Tensor]:
     if keys.dim() != 1:
-        raise ArgumentError(
-            f"keys: shape {tuple(keys.shape)} is not a vector", parameter="keys", value=tuple(keys.shape)
-        )
+        raise ArgumentError(f"keys: shape {tuple(keys.shape)} is not a vector", "keys", tuple(keys.shape))
     rows = samples if pooled else keys.shape[0]
     return keys.new_empty((rows, columns), dtype=dtype), torch.empty(1, dtype=torch.int64, device="cpu")
 

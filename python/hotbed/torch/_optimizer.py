@@ -138,9 +138,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     @steps.setter
     def steps(self, steps: int) -> None:
         if not isinstance(steps, int) or steps < 0:
-            raise ArgumentError(
-                f"fused_optimizer.steps: {steps!r} is not a whole number of at least 0", parameter="steps", value=steps
-            )
+            raise ArgumentError(f"fused_optimizer.steps: {steps!r} is not a whole number of at least 0", "steps", steps)
         for storage in self._storages:
             storage.set_clock({**storage.clock(), "optimizer_steps": steps})
 

@@ -278,9 +278,7 @@ def _look(
     shapes = {tuple(part.shape[:1]) for part in given.values()}
     if not table.is_hash and shapes != {(table.rows,)}:
         shape = tuple(next(iter(given.values())).shape)
-        raise ArgumentError(
-            f"{name}: shape {shape}, but the table has {table.rows} rows", parameter=name, value=shape, limit=table.rows
-        )
+        raise ArgumentError(f"{name}: shape {shape}, but the table has {table.rows} rows", name, shape, table.rows)
     parts, start = dict(given), 0
     if all(sharded):
         start = _start_of(storage, name, given)
@@ -341,9 +339,7 @@ def _agree(
         different = [rank for rank, record in enumerate(every) if record[field] != every[0][field]]
         if different and not bad:
             raise ArgumentError(
-                f"{name}: ranks 0 and {different[0]} load state dicts that differ in {what}",
-                parameter=name,
-                rank=different[0],
+                f"{name}: ranks 0 and {different[0]} load state dicts that differ in {what}", name, rank=different[0]
             )
     different = [rank for rank, record in enumerate(every) if record[2] != every[0][2]]
     losing = [rank for rank, record in enumerate(every) if record[3] > 0]

@@ -17,7 +17,7 @@ import torch
 
 import hotbed
 from hotbed._c import check, failure, ffi, fields, lib, new, text
-from hotbed.errors import ArgumentError, FullError, HotbedError, KeyRangeError, StateError
+from hotbed.errors import ArgumentError, FullError, HotbedError, KeyRangeError, StateError, wrong
 from hotbed.torch.config import ROW_TYPES, Evict, Optimizer, PoolingType, Score, Table
 from hotbed.torch.sparse import described
 
@@ -114,9 +114,7 @@ def of_handle(handle: int) -> Storage:
     """
     storage = _by_handle.get(handle)
     if storage is None:
-        raise StateError(
-            f"the embedding collection with handle {handle} does not exist any more", parameter="handle", value=handle
-        )
+        raise StateError(f"the embedding collection with handle {handle} does not exist any more", "handle", handle)
     return storage
 
 
@@ -147,9 +145,7 @@ def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"optimizer {optimizer!r}: {error}", parameter="optimizer", value=optimizer) from None
     if optimizer.lr < 0:
-        raise ArgumentError(
-            f"optimizer {optimizer!r}: the learning rate is negative", parameter="lr", value=optimizer.lr
-        )
+        raise ArgumentError(f"optimizer {optimizer!r}: the learning rate is negative", "lr", optimizer.lr)
     for name in ("weight_decay", "l2_decay"):
         if (value := getattr(optimizer, name, 0)) < 0:
             raise ArgumentError(f"optimizer {optimizer!r}: {name} is negative", parameter=name, value=value)
@@ -187,9 +183,7 @@ def _rate(given: Any) -> float:
         rate = math.nan
     if not 0 <= rate < math.inf:
         raise ArgumentError(
-            f"fused_optimizer: the learning rate {given!r} is not a finite number of at least 0",
-            parameter="lr",
-            value=given,
+            f"fused_optimizer: the learning rate {given!r} is not a finite number of at least 0", "lr", given
         )
     return rate
 
@@ -221,9 +215,7 @@ def indices(name: str, given: Any) -> torch.Tensor:
     if not isinstance(given, torch.Tensor) or given.dim() != 1:
         raise ArgumentError(f"{name}: {described(given)} is not a 1-D tensor", parameter=name, value=given)
     if given.dtype not in (torch.int64, torch.int32):
-        raise ArgumentError(
-            f"{name}: dtype {given.dtype} is not torch.int64 or torch.int32", parameter=name, value=given.dtype
-        )
+        raise ArgumentError(f"{name}: dtype {given.dtype} is not torch.int64 or torch.int32", name, given.dtype)
     return given.to(torch.int64).contiguous()
 
 
@@ -331,22 +323,11 @@ class Storage:
         check_keys: str,
     ) -> None:
         if not 1 <= max_in_flight <= _SLOTS_MOST:
-            raise ArgumentError(
-                f"max_in_flight {max_in_flight} is not in [1, {_SLOTS_MOST}]",
-                parameter="max_in_flight",
-                value=max_in_flight,
-                limit=_SLOTS_MOST,
-            )
+            raise wrong("max_in_flight", max_in_flight, f"is not in [1, {_SLOTS_MOST}]", _SLOTS_MOST)
         if output_dtype not in _DTYPES:
-            raise ArgumentError(
-                f"output_dtype {output_dtype} is not float32, float16 or bfloat16",
-                parameter="output_dtype",
-                value=output_dtype,
-            )
+            raise wrong("output_dtype", output_dtype, "is not float32, float16 or bfloat16")
         if check_keys not in _CHECKS:
-            raise ArgumentError(
-                f"check {check_keys!r} is not one of {sorted(_CHECKS)}", parameter="check", value=check_keys
-            )
+            raise wrong("check", check_keys, f"is not one of {sorted(_CHECKS)}")
         self.tables = list(tables)
         self.pooling = pooling
         #: Its name in a checkpoint, after the name of its collection, which may change it.
@@ -589,10 +570,7 @@ class Storage:
                 raise ArgumentError(f"{name}: dtype {tensor.dtype} is not {dtype}", parameter=name, value=tensor.dtype)
             if tensor.device != self.device:
                 raise ArgumentError(
-                    f"{name}: on {tensor.device}, but the tables are on {self.device}",
-                    parameter=name,
-                    value=tensor.device,
-                    limit=self.device,
+                    f"{name}: on {tensor.device}, but the tables are on {self.device}", name, tensor.device, self.device
                 )
             if tensor.dim() != 1 or not tensor.is_contiguous():
                 raise ArgumentError(

@@ -15,7 +15,7 @@ from typing import Any, Callable, ClassVar, List, Mapping, Optional, TypeVar, Un
 import torch
 
 from hotbed._c import ffi, lib
-from hotbed.errors import ArgumentError, UnsupportedError
+from hotbed.errors import ArgumentError, UnsupportedError, wrong
 
 _Member = TypeVar("_Member", bound=enum.Enum)
 
@@ -485,9 +485,7 @@ class ShardedOptions:
         for field in ("max_batch_size", "max_keys", "capacity", "growth_every"):
             given = getattr(self, field)
             if not isinstance(given, numbers.Integral) or not 0 <= given < 2**32:  # type: ignore[operator]
-                raise ArgumentError(
-                    f"ShardedOptions: {field} {given!r} is not an integer in [0, {2**32})", parameter=field, value=given
-                )
+                raise wrong(field, given, f"is not an integer in [0, {2**32})", where="ShardedOptions: ")
         if self.overflow is Overflow.REPORT and 0 in (self.max_batch_size, self.max_keys):
             raise ArgumentError(
                 f"ShardedOptions: max_batch_size {self.max_batch_size} and max_keys {self.max_keys} cannot follow the "
@@ -496,25 +494,15 @@ class ShardedOptions:
                 value=0,
             )
         if not isinstance(self.gradient_scale, numbers.Real) or not math.isfinite(self.gradient_scale):
-            raise ArgumentError(
-                f"ShardedOptions: gradient_scale {self.gradient_scale!r} is not a finite number",
-                parameter="gradient_scale",
-                value=self.gradient_scale,
-            )
+            raise wrong("gradient_scale", self.gradient_scale, "is not a finite number", where="ShardedOptions: ")
         for field in ("forward_precision", "backward_precision"):
             given = getattr(self, field)
             if given is not None and travel_dtype(given) is None:
-                raise ArgumentError(
-                    f"ShardedOptions: {field} {given!r} is not float32, float16, bfloat16, float8_e4m3fn or int8",
-                    parameter=field,
-                    value=given,
+                raise wrong(
+                    field, given, "is not float32, float16, bfloat16, float8_e4m3fn or int8", where="ShardedOptions: "
                 )
         if not isinstance(self.routes, Mapping):
-            raise ArgumentError(
-                f"ShardedOptions: routes {self.routes!r} is not a dict of table names and Routes",
-                parameter="routes",
-                value=self.routes,
-            )
+            raise wrong("routes", self.routes, "is not a dict of table names and Routes", where="ShardedOptions: ")
         for table, route in self.routes.items():
             _check_member(f"ShardedOptions: route of table {table!r}", route, Route)
         if isinstance(self.exchanges, Mapping):
@@ -579,13 +567,9 @@ def _is_default_init(init_fn: Any) -> bool:
 def _whole(name: str, config: Any, field: str, default: Any = None) -> int:
     value = getattr(config, field, default)
     if not isinstance(value, numbers.Integral):
-        raise ArgumentError(
-            f"table {name!r}: {field} {value!r} is not an integer", table=name, parameter=field, value=value
-        )
+        raise wrong(field, value, "is not an integer", table=name)
     if not -(2**63) <= value < 2**63:  # type: ignore[operator]
-        raise ArgumentError(
-            f"table {name!r}: {field} {value} does not fit into int64", table=name, parameter=field, value=value
-        )
+        raise wrong(field, value, "does not fit into int64", table=name)
     return int(value)
 
 
@@ -597,12 +581,7 @@ def _member(name: str, config: Any, field: str, default: _Member) -> _Member:
     given, kind = getattr(config, field, default), type(default)
     if isinstance(given, enum.Enum) and (isinstance(given, kind) or type(given).__name__ == kind.__name__):
         return kind(given.value)
-    raise ArgumentError(
-        f"table {name!r}: {field} {given!r} is not one of {', '.join(f'{kind.__name__}.{m.name}' for m in kind)}",
-        table=name,
-        parameter=field,
-        value=given,
-    )
+    raise wrong(field, given, f"is not one of {', '.join(f'{kind.__name__}.{m.name}' for m in kind)}", table=name)
 
 
 def _check_growth(name: str, config: Any, is_hash: bool, rows: int, most: int) -> None:
@@ -614,20 +593,9 @@ def _check_growth(name: str, config: Any, is_hash: bool, rows: int, most: int) -
     for field, default in (("evict", Evict.NEVER), ("score", Score.STEP), ("max_embeddings", 0)):
         given = getattr(config, field, default)
         if not is_hash and given != default:
-            raise ArgumentError(
-                f"table {name!r}: {field} {given!r} is for hash tables: set use_virtual_table=True",
-                table=name,
-                parameter=field,
-                value=given,
-            )
+            raise wrong(field, given, "is for hash tables: set use_virtual_table=True", table=name)
     if most != 0 and most < rows:
-        raise ArgumentError(
-            f"table {name!r}: max_embeddings {most} is below num_embeddings {rows}; 0: no growth",
-            table=name,
-            parameter="max_embeddings",
-            value=most,
-            limit=rows,
-        )
+        raise wrong("max_embeddings", most, f"is below num_embeddings {rows}; 0: no growth", rows, table=name)
 
 
 def read(config: Any, pooled: bool) -> Table:
@@ -641,9 +609,7 @@ def read(config: Any, pooled: bool) -> Table:
     fields = ["name", "num_embeddings", "embedding_dim", "feature_names", "data_type", "init_fn"]
     missing = [f for f in [*fields, *(["pooling"] if pooled else [])] if not hasattr(config, f)]
     if missing:
-        raise ArgumentError(
-            f"{config!r:.80} is no {wanted}: it has no {', '.join(missing)}", parameter=missing[0], value=config
-        )
+        raise ArgumentError(f"{config!r:.80} is no {wanted}: it has no {', '.join(missing)}", missing[0], config)
     name = config.name
     if not isinstance(name, str) or "\0" in name:
         raise ArgumentError(f"name {name!r} is not a string without null characters", parameter="name", value=name)
@@ -657,34 +623,21 @@ def read(config: Any, pooled: bool) -> Table:
         )
     features = config.feature_names
     if not features or isinstance(features, str) or not all(isinstance(feature, str) for feature in features):
-        raise ArgumentError(
-            f"table {name!r}: feature_names {features!r} is not a list of names",
-            table=name,
-            parameter="feature_names",
-            value=features,
-        )
+        raise wrong("feature_names", features, "is not a list of names", table=name)
     if len(set(features)) < len(features):
-        raise ArgumentError(
-            f"table {name!r}: feature_names {list(features)!r} has a name twice",
-            table=name,
-            parameter="feature_names",
-            value=list(features),
-        )
+        raise wrong("feature_names", list(features), "has a name twice", table=name)
     kind = getattr(config.data_type, "name", config.data_type)
     dtype = _DTYPES.get(kind) if isinstance(kind, (str, torch.dtype)) else None
     if dtype is None:
-        raise ArgumentError(
-            f"table {name!r}: data_type {config.data_type!r} is not one of "
-            f"{', '.join(str(dtype) for dtype, _ in ROW_TYPES.values())}",
+        raise wrong(
+            "data_type",
+            config.data_type,
+            f"is not one of {', '.join((str(dtype) for dtype, _ in ROW_TYPES.values()))}",
             table=name,
-            parameter="data_type",
-            value=config.data_type,
         )
     pooling = _member(name, config, "pooling", PoolingType.SUM) if pooled else PoolingType.NONE
     if pooled and pooling is PoolingType.NONE:
-        raise ArgumentError(
-            f"table {name!r}: pooling NONE is for an EmbeddingCollection", table=name, parameter="pooling"
-        )
+        raise ArgumentError(f"table {name!r}: pooling NONE is for an EmbeddingCollection", "pooling", table=name)
     for field, instead in (("virtual_table_eviction_policy", "; set evict and score"), ("need_pos", "")):
         if getattr(config, field, None):
             raise UnsupportedError(f"table {name!r}: {field} is not supported{instead}", table=name, parameter=field)
@@ -698,13 +651,7 @@ def read(config: Any, pooled: bool) -> Table:
     if _is_default_init(init_fn):
         init_fn = None
     if init_fn is None and not lower <= upper:
-        raise ArgumentError(
-            f"table {name!r}: weight_init_min {lower} is not at most weight_init_max {upper}",
-            table=name,
-            parameter="weight_init_min",
-            value=lower,
-            limit=upper,
-        )
+        raise wrong("weight_init_min", lower, f"is not at most weight_init_max {upper}", upper, table=name)
     if is_hash and init_fn is not None:
         raise ArgumentError(
             f"table {name!r}: init_fn is for tables whose rows exist; a hash table makes rows from weight_init_min and "

@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
-from hotbed.errors import ArgumentError
+from hotbed.errors import ArgumentError, wrong
 from hotbed.torch.config import PoolingType
 
 
@@ -126,9 +126,7 @@ def pooled(rows: Any, pooling: PoolingType = PoolingType.SUM, weights: Optional[
         ArgumentError: another pooling, another shape, or lengths that are not those of the rows.
     """
     if pooling not in (PoolingType.SUM, PoolingType.MEAN):
-        raise ArgumentError(
-            f"pooling {pooling!r} is not PoolingType.SUM or PoolingType.MEAN", parameter="pooling", value=pooling
-        )
+        raise wrong("pooling", pooling, "is not PoolingType.SUM or PoolingType.MEAN")
     values, lengths = rows.values(), rows.lengths()
     if weights is not None:
         if weights.shape != values.shape[:1]:

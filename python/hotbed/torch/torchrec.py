@@ -270,9 +270,7 @@ class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
                 )
         if self._kind is torchrec.EmbeddingCollection and module.need_indices():
             raise UnsupportedError(
-                f"{place}: need_indices=True is not supported; the keys are in the batch",
-                parameter="need_indices",
-                value=True,
+                f"{place}: need_indices=True is not supported; the keys are in the batch", "need_indices", True
             )
         device = torch.device("cpu") if device is None else device
         comm = self._comms.of(env, device)

@@ -21,7 +21,7 @@ from hotbed.compat.dynamicemb.dynamicemb_config import (
 from hotbed.compat.dynamicemb.embedding_admission import FrequencyAdmissionStrategy, ProbabilisticAdmissionStrategy
 from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
 from hotbed.compat.dynamicemb.types import DynamicEmbInitializerArgs, DynamicEmbInitializerMode
-from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError
+from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError, wrong
 from hotbed.torch._storage import Storage
 from hotbed.torch.config import Evict, PoolingType, Score, Table
 
@@ -120,12 +120,7 @@ def describe(
     assert strategy is not None
     capacity = most if options.init_capacity is None else min(int(options.init_capacity), most)
     if not 1 <= int(options.dim) <= 4096 or capacity < 1:
-        raise ArgumentError(
-            f"table {name!r}: dim {options.dim} is not in [1, 4096], or {capacity} rows are below 1",
-            table=name,
-            parameter="dim",
-            value=options.dim,
-        )
+        raise wrong("dim", options.dim, f"is not in [1, 4096], or {capacity} rows are below 1", table=name)
     evicts = get_eviction_score_strategy(strategy) != DynamicEmbScoreStrategy.NO_EVICTION
     if options.external_storage is not None and upper_capacity > 0:
         evicts, most = False, capacity  # the store keeps all keys

@@ -40,7 +40,7 @@ from hotbed.compat.dynamicemb.optimizer import (
 )
 from hotbed.compat.dynamicemb.types import DeltaDumpResult, ReplayStats
 from hotbed.compat.dynamicemb.utils import DTYPE_NUM_BYTES, ranks_of_keys
-from hotbed.errors import ArgumentError, StateError, UnsupportedError
+from hotbed.errors import ArgumentError, StateError, UnsupportedError, wrong
 from hotbed.torch._ops import rows_of
 from hotbed.torch._storage import stack_level
 
@@ -221,19 +221,13 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             )
         features = list(range(len(table_options))) if feature_table_map is None else list(feature_table_map)
         if features != sorted(features) or set(features) != set(range(len(table_options))):
-            raise ArgumentError(
-                f"feature_table_map {features} does not name each of {len(table_options)} tables in order",
-                parameter="feature_table_map",
-                value=features,
-            )
+            raise wrong("feature_table_map", features, f"does not name each of {len(table_options)} tables in order")
         self.feature_table_map = features
         self.feature_num = len(features)
         self.dims = [int(o.dim or 0) for o in table_options]
         if pooling_mode == DynamicEmbPoolingMode.NONE and len(set(self.dims)) > 1:
             raise ArgumentError(
-                f"dims {self.dims}: without pooling all tables of a module have one dim",
-                parameter="dims",
-                value=self.dims,
+                f"dims {self.dims}: without pooling all tables of a module have one dim", "dims", self.dims
             )
         self.total_D = sum(self.dims[t] for t in features)
         self.max_D = max(self.dims)
@@ -245,11 +239,8 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         self.embedding_dtype = first.embedding_dtype or torch.float32
         for name, option in zip(self._table_names, table_options):
             if option.embedding_dtype is not None and option.embedding_dtype not in DTYPE_NUM_BYTES:
-                raise ArgumentError(
-                    f"table {name!r}: embedding_dtype {option.embedding_dtype} is not one of {list(DTYPE_NUM_BYTES)}",
-                    table=name,
-                    parameter="embedding_dtype",
-                    value=option.embedding_dtype,
+                raise wrong(
+                    "embedding_dtype", option.embedding_dtype, f"is not one of {list(DTYPE_NUM_BYTES)}", table=name
                 )
         self.device = _device(device, first)
         self._stochastic_rounding = stochastic_rounding
@@ -412,9 +403,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             )
         if indices.dtype not in (torch.int32, torch.int64, torch.uint64):
             raise ArgumentError(
-                f"indices: dtype {indices.dtype} is not int64, int32 or uint64",
-                parameter="indices",
-                value=indices.dtype,
+                f"indices: dtype {indices.dtype} is not int64, int32 or uint64", "indices", indices.dtype
             )
         keys = self._hotbed.converted(indices)
         if keys is None:

@@ -19,7 +19,7 @@ from hotbed.compat.dynamicemb.optimizer import EmbOptimType
 from hotbed.compat.dynamicemb.planner import DynamicEmbeddingShardingPlanner, DynamicEmbParameterConstraints
 from hotbed.compat.dynamicemb.shard import DynamicEmbeddingBagCollectionSharder, DynamicEmbeddingCollectionSharder
 from hotbed.compat.dynamicemb.utils import ranks_of_keys
-from hotbed.errors import ArgumentError
+from hotbed.errors import wrong
 
 _OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,
@@ -83,11 +83,7 @@ class ConstructTwinModule:
     ) -> None:
         self._params = copy.deepcopy(optimizer_kwargs or {"optimizer": "sgd"})
         if self._params["optimizer"] not in _OPTIMIZERS:
-            raise ArgumentError(
-                f"optimizer {self._params['optimizer']!r} is not one of {sorted(_OPTIMIZERS)}",
-                parameter="optimizer",
-                value=self._params["optimizer"],
-            )
+            raise wrong("optimizer", self._params["optimizer"], f"is not one of {sorted(_OPTIMIZERS)}")
         self._params["optimizer"] = _OPTIMIZERS[self._params["optimizer"]]
         if output_dtype is not None:
             self._params["output_dtype"] = output_dtype

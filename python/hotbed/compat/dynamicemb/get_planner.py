@@ -18,7 +18,7 @@ from hotbed.compat.dynamicemb.planner import (
     DynamicEmbeddingShardingPlanner,
     DynamicEmbParameterConstraints,
 )
-from hotbed.errors import ArgumentError
+from hotbed.errors import wrong
 
 #: Kernels of data-parallel tables, and of other tables that are not hash tables; empty: TorchRec chooses.
 _KERNELS: Mapping[str, Any] = {
@@ -54,11 +54,7 @@ def get_planner(
         ArgumentError: ``pipeline_type`` is not one of these.
     """
     if pipeline_type not in _KERNELS:
-        raise ArgumentError(
-            f"pipeline_type {pipeline_type!r} is not one of {sorted(_KERNELS)}",
-            parameter="pipeline_type",
-            value=pipeline_type,
-        )
+        raise wrong("pipeline_type", pipeline_type, f"is not one of {sorted(_KERNELS)}")
     replicated, sharded = _KERNELS[pipeline_type]
     constraints: Dict[str, Any] = {}
     for config in eb_configs:

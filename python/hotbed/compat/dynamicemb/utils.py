@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional, Set, Tuple
 
 import torch
 
-from hotbed.errors import ArgumentError, UnsupportedError
+from hotbed.errors import UnsupportedError, wrong
 
 DTYPE_NUM_BYTES: Dict[torch.dtype, int] = {torch.float32: 4, torch.float16: 2, torch.bfloat16: 2}
 
@@ -64,11 +64,7 @@ def ranks_of_keys(
     if dist_type == "hash_roundrobin":
         return _modulo(_hashed(keys), world_size), keys
     if dist_type != "continuous":
-        raise ArgumentError(
-            f"dist_type {dist_type!r} is not continuous, roundrobin or hash_roundrobin",
-            parameter="dist_type",
-            value=dist_type,
-        )
+        raise wrong("dist_type", dist_type, "is not continuous, roundrobin or hash_roundrobin")
     if block is None:
         raise UnsupportedError("dist_type 'continuous': the owner of a stored key does not follow from the key")
     inside = (keys >= 0) & (keys < block * world_size)

@@ -85,7 +85,7 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_profile),
     KNOWN(hotbed_profile_options),
     KNOWN(hotbed_profile_task),
-    KNOWN(hotbed_publish_filter),
+    KNOWN(hotbed_change_filter),
     KNOWN(hotbed_publish_options),
     KNOWN(hotbed_publish_stats),
     KNOWN(hotbed_reader_options),

@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -444,36 +443,6 @@ static hotbed_status check_route(
     return HOTBED_OK;
 }
 
-static hotbed_status check_filter(
-    const hotbed_publish_filter *filter, const hotbed_table_info *info) {
-    if (filter->unused != 0)
-        return hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, "unused", (double)filter->unused,
-                "publisher_create: the filter of table '%s' has unused %" PRIu32 ", not 0",
-                info->name, filter->unused),
-            info->name);
-    if (!(filter->min_change >= 0) || !isfinite(filter->min_change))
-        return hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, "min_change", (double)filter->min_change,
-                "publisher_create: the filter of table '%s' has min_change %g, not a finite number "
-                "from 0 on",
-                info->name, (double)filter->min_change),
-            info->name);
-    const uint64_t score = filter->min_score != 0 ? filter->min_score : filter->most_rows;
-    if (score != 0 && info->kind == HOTBED_TABLE_STATIC)
-        return hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, filter->min_score != 0 ? "min_score" : "most_rows",
-                (double)score,
-                "publisher_create: the filter of table '%s' has %s %" PRIu64
-                "; keys of a STATIC table have no score",
-                info->name, filter->min_score != 0 ? "min_score" : "most_rows", score),
-            info->name);
-    return HOTBED_OK;
-}
-
 static hotbed_status describe_table(hotbed_publisher *p, uint32_t t) {
     hotbed_table_info info;
     HOTBED_TRY(hotbed_storages_info(&p->storages, t, &info));
@@ -485,7 +454,9 @@ static hotbed_status describe_table(hotbed_publisher *p, uint32_t t) {
             "publisher_create: table '%s' has encoding %d, which does not exist", info.name,
             (int)encoding);
     if (p->options.filters != NULL)
-        HOTBED_TRY(check_filter(&p->options.filters[t], &info));
+        HOTBED_TRY(hotbed_change_filter_check(
+            hotbed_storages_of(&p->storages, t), hotbed_storages_number(&p->storages, t),
+            &p->options.filters[t]));
     p->dtypes[t] = info.dtype;
     p->encodings[t] = encoding == HOTBED_ENCODING_TABLE ? hotbed_encoding_of(info.dtype) : encoding;
     p->tables[t] = (hotbed_cut_table){

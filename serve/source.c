@@ -15,13 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys that readers have, in the order of their hashes, with digests of their encoded rows, and with a filter
- * by change also the rows, [rows, hotbed_encoded_bytes()]. */
+/* Keys that readers have, in the order of their hashes, with digests of their encoded rows. */
 typedef struct marked {
     uint64_t rows;
     uint64_t *keys;
     hotbed_digest *digests;
-    unsigned char *encoded;
+    unsigned char *encoded; /* the rows, [rows, hotbed_encoded_bytes()]; NULL without min_change */
+    uint64_t *scores;       /* when the rows were published; NULL without min_touches */
 } marked;
 
 /* A table. */
@@ -29,7 +29,7 @@ typedef struct source_table {
     hotbed_table_info info;
     hotbed_encoding encoding;
     const hotbed_route *route; /* NULL: one rank */
-    hotbed_publish_filter filter;
+    hotbed_change_filter filter;
     bool tracks;                      /* changes; false with a filter */
     hotbed_memory keys, rows, scores; /* pinned: the copy, in no particular order */
     uint64_t capacity;                /* rows for which there is memory */
@@ -57,6 +57,7 @@ static void clear_mark(marked *mark) {
     hotbed_delete(mark->keys);
     hotbed_delete(mark->digests);
     hotbed_delete(mark->encoded);
+    hotbed_delete(mark->scores);
     *mark = (marked){.rows = 0};
 }
 
@@ -71,7 +72,7 @@ static void clear_changes(hotbed_source *s) {
 
 hotbed_status hotbed_source_create(
     const hotbed_storages *storages, const hotbed_encoding *encodings, const hotbed_route *routes,
-    const hotbed_publish_filter *filters, uint32_t rank, hotbed_source **out) {
+    const hotbed_change_filter *filters, uint32_t rank, hotbed_source **out) {
     hotbed_source *s = hotbed_new(sizeof *s);
     source_table *tables = s == NULL ? NULL : hotbed_new(storages->num_tables * sizeof *s->tables);
     if (tables == NULL) {
@@ -140,7 +141,7 @@ static size_t row_bytes(const source_table *t) {
 }
 
 static bool by_score(const source_table *t) {
-    return t->filter.min_score != 0 || t->filter.most_rows != 0;
+    return t->filter.min_score != 0 || t->filter.min_touches != 0 || t->filter.most_rows != 0;
 }
 
 static bool is_filtered(const source_table *t) {
@@ -362,18 +363,26 @@ static hotbed_status check_ranks(const hotbed_source *s, const source_table *t) 
 
 /* --- changes ---------------------------------------------------------------------------------- */
 
-/* Set the digests of the next mark, and its rows if the filter needs them. */
+static uint64_t score_of(const hotbed_source *s, const source_table *t, uint64_t now) {
+    return ((const uint64_t *)t->scores.data)[s->places[now]];
+}
+
+/* Set the digests of the next mark, and its rows and scores if the filter needs them. */
 static hotbed_status digest_rows(const hotbed_source *s, source_table *t) {
     const size_t bytes = hotbed_encoded_bytes(t->encoding, t->info.dim);
-    const bool keeps = t->filter.min_change > 0;
+    const bool keeps = t->filter.min_change > 0, counts = t->filter.min_touches != 0;
     const uint64_t n = t->next.rows;
     unsigned char *row = hotbed_new(bytes);
     t->next.digests = hotbed_new((n + 1) * sizeof *t->next.digests);
     t->next.encoded = keeps ? hotbed_new((n + 1) * bytes) : NULL;
-    hotbed_status status =
-        row == NULL || t->next.digests == NULL || (keeps && t->next.encoded == NULL)
-            ? fail_memory(t, n)
-            : HOTBED_OK;
+    t->next.scores = counts ? hotbed_new((n + 1) * sizeof *t->next.scores) : NULL;
+    hotbed_status status = row == NULL || t->next.digests == NULL ||
+                                   (keeps && t->next.encoded == NULL) ||
+                                   (counts && t->next.scores == NULL)
+                               ? fail_memory(t, n)
+                               : HOTBED_OK;
+    for (uint64_t i = 0; i < n && t->next.scores != NULL; i++)
+        t->next.scores[i] = score_of(s, t, i);
     for (uint64_t i = 0; i < n && status == HOTBED_OK; i++) {
         unsigned char *to = keeps ? t->next.encoded + i * bytes : row;
         status = hotbed_row_encode_of(
@@ -414,8 +423,11 @@ static void compare(
 
 /* --- filters ---------------------------------------------------------------------------------- */
 
-static uint64_t score_of(const hotbed_source *s, const source_table *t, uint64_t now) {
-    return ((const uint64_t *)t->scores.data)[s->places[now]];
+/* How often batches had the key since its row was published. */
+static uint64_t touches_of(const source_table *t, const difference *d) {
+    const uint64_t now = t->next.scores[d->now];
+    const uint64_t then = d->then == UINT64_MAX ? 0 : t->last.scores[d->then];
+    return now >= then ? now - then : now; /* the key has left meanwhile, and is back */
 }
 
 /* Euclidean norm of a change, in double. */
@@ -435,51 +447,47 @@ static double norm_of(const source_table *t, const difference *d) {
     return sqrt(sum);
 }
 
-/* A row and its score. */
-typedef struct scored {
-    uint64_t score, number;
-} scored;
+/* What the filter looks at, of rows that differ. */
+typedef struct measures {
+    uint64_t *scores, *touches;
+    double *changes;
+    bool *passes;
+} measures;
 
-/* The highest score first; of equal ones, the first in the order of hashes. */
-static int by_falling_score(const void *a, const void *b) {
-    const scored *x = a, *y = b;
-    if (x->score != y->score)
-        return x->score > y->score ? -1 : 1;
-    return x->number < y->number ? -1 : x->number > y->number;
-}
-
-/* Set held[i] of rows beyond the filter's number. */
-static hotbed_status hold_lowest(
-    const hotbed_source *s, const source_table *t, uint64_t n, const difference *rows, bool *held) {
-    uint64_t passed = 0;
-    scored *all = hotbed_new((n + 1) * sizeof *all);
-    if (all == NULL)
+static hotbed_status measure(
+    const hotbed_source *s, const source_table *t, uint64_t n, const difference *rows,
+    measures *m) {
+    m->scores = hotbed_new((n + 1) * sizeof *m->scores);
+    m->touches = hotbed_new((n + 1) * sizeof *m->touches);
+    m->changes = hotbed_new((n + 1) * sizeof *m->changes);
+    m->passes = hotbed_new((n + 1) * sizeof *m->passes);
+    if (m->scores == NULL || m->touches == NULL || m->changes == NULL || m->passes == NULL)
         return fail_memory(t, n);
-    for (uint64_t i = 0; i < n; i++)
-        if (!held[i])
-            all[passed++] = (scored){.score = score_of(s, t, rows[i].now), .number = i};
-    if (passed > t->filter.most_rows)
-        qsort(all, passed, sizeof *all, by_falling_score);
-    for (uint64_t i = t->filter.most_rows; i < passed; i++)
-        held[all[i].number] = true;
-    hotbed_delete(all);
-    return HOTBED_OK;
+    for (uint64_t i = 0; i < n; i++) {
+        m->scores[i] = by_score(t) ? score_of(s, t, rows[i].now) : 0;
+        m->touches[i] = t->filter.min_touches != 0 ? touches_of(t, &rows[i]) : 0;
+        m->changes[i] = t->filter.min_change > 0 ? norm_of(t, &rows[i]) : 0;
+    }
+    return hotbed_change_filter_select(&t->filter, n, m->scores, m->touches, m->changes, m->passes);
 }
 
-/* Let the next mark have what readers have after the cut: a held row as before, and no held key that is new. */
-static void hold_back(source_table *t, uint64_t n, const difference *rows, const bool *held) {
+/* Let the next mark have what readers have after the cut: a row that was left out as before, and no such key that
+ * is new. */
+static void hold_back(source_table *t, uint64_t n, const difference *rows, const bool *passes) {
     const size_t bytes = hotbed_encoded_bytes(t->encoding, t->info.dim);
     marked *now = &t->next;
     uint64_t kept = 0;
     for (uint64_t k = 0, i = 0; k < now->rows; k++) {
         const bool differs = i < n && rows[i].now == k;
-        const bool hold = differs && held[i];
+        const bool hold = differs && !passes[i];
         const uint64_t then = differs ? rows[i].then : UINT64_MAX;
         i += differs;
         if (hold && then == UINT64_MAX)
             continue;
         now->keys[kept] = now->keys[k];
         now->digests[kept] = hold ? t->last.digests[then] : now->digests[k];
+        if (now->scores != NULL)
+            now->scores[kept] = hold ? t->last.scores[then] : now->scores[k];
         if (now->encoded != NULL)
             memmove(
                 now->encoded + kept * bytes,
@@ -489,28 +497,25 @@ static void hold_back(source_table *t, uint64_t n, const difference *rows, const
     now->rows = kept;
 }
 
-/* Leave rows in the list that the filter lets pass. */
+/* List the rows that the filter lets pass. */
 static hotbed_status filter_rows(
-    const hotbed_source *s, source_table *t, difference *rows, uint64_t *n) {
-    const hotbed_publish_filter *f = &t->filter;
+    hotbed_source *s, source_table *t, const difference *rows, uint64_t *n) {
     uint64_t passed = 0;
-    bool *held = hotbed_new((*n + 1) * sizeof *held);
-    if (held == NULL)
-        return fail_memory(t, *n);
-    for (uint64_t i = 0; i < *n; i++)
-        held[i] = (f->min_score != 0 && score_of(s, t, rows[i].now) < f->min_score) ||
-                  (f->min_change > 0 && norm_of(t, &rows[i]) < (double)f->min_change);
-    hotbed_status status = f->most_rows == 0 ? HOTBED_OK : hold_lowest(s, t, *n, rows, held);
+    measures m = {.scores = NULL};
+    const hotbed_status status = measure(s, t, *n, rows, &m);
+    for (uint64_t i = 0; i < *n && status == HOTBED_OK; i++)
+        if (m.passes[i]) {
+            s->changed_keys[passed] = t->next.keys[rows[i].now];
+            s->changed_places[passed++] = s->places[rows[i].now];
+        }
     if (status == HOTBED_OK) {
-        for (uint64_t i = 0; i < *n; i++)
-            if (!held[i]) {
-                s->changed_keys[passed] = t->next.keys[rows[i].now];
-                s->changed_places[passed++] = s->places[rows[i].now];
-            }
-        hold_back(t, *n, rows, held);
+        hold_back(t, *n, rows, m.passes);
         *n = passed;
     }
-    hotbed_delete(held);
+    hotbed_delete(m.scores);
+    hotbed_delete(m.touches);
+    hotbed_delete(m.changes);
+    hotbed_delete(m.passes);
     return status;
 }
 

@@ -16,7 +16,7 @@ typedef struct hotbed_source hotbed_source;
  * copied or NULL. All other pointers are borrowed while it exists. Errors: MEMORY. */
 hotbed_status hotbed_source_create(
     const hotbed_storages *storages, const hotbed_encoding *encodings, const hotbed_route *routes,
-    const hotbed_publish_filter *filters, uint32_t rank, hotbed_source **out);
+    const hotbed_change_filter *filters, uint32_t rank, hotbed_source **out);
 void hotbed_source_destroy(hotbed_source *source); /* NULL is allowed */
 
 /* Take the position of the next cut, and list the keys that have left the tables. Sets *whole if the

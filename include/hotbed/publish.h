@@ -44,6 +44,7 @@
 #ifndef HOTBED_PUBLISH_H
 #define HOTBED_PUBLISH_H
 
+#include "hotbed/changes.h"
 #include "hotbed/comm.h"
 #include "hotbed/route.h"
 #include "hotbed/storage.h"
@@ -67,20 +68,6 @@ typedef enum hotbed_encoding {
 
 /* Return "f32", "f16", "bf16" or "int8"; "table" for HOTBED_ENCODING_TABLE, NULL for other numbers. */
 HOTBED_API const char *hotbed_encoding_name(hotbed_encoding encoding);
-
-/* Which changed rows of a table an increment has; removed keys are always in it, and a base has all rows. A
- * row that an increment leaves out stays as it was published, and is compared again for the next one. 0 does
- * not restrict. The limits are of each rank. A table with a filter is read as a whole for each cut, also with
- * track_changes. Host memory: 24 bytes for each row, and with min_change also the rows as they were
- * published. Frozen. */
-typedef struct hotbed_publish_filter {
-    uint64_t min_score; /* of the key; with HOTBED_SCORE_LFU, how often it was trained */
-    uint64_t most_rows; /* at most so many rows, those with the highest scores */
-    /* Euclidean norm of the change from the published row, or, if the key is new to readers, from the row that
-     * they answer for a missing key; as readers decode both */
-    float min_change;
-    uint32_t unused; /* 0 */
-} hotbed_publish_filter;
 
 /* Called for each file of a cut when the file has its name and is on disk, on the publisher's
  * thread; the file that names the cut comes last. With several ranks each rank gets the files that it
@@ -109,8 +96,13 @@ typedef struct hotbed_publish_options {
     const hotbed_route *routes;
     hotbed_publish_file file; /* NULL: none */
     void *context;            /* first argument of `file` */
-    /* [tables of all storages, in order]; NULL: increments have all changes. Copied. */
-    const hotbed_publish_filter *filters;
+    /* [tables of all storages, in order]: which changed rows of a table an increment has; NULL: all. Copied.
+     * Removed keys are always in it, and a base has all rows. A row that an increment leaves out is compared
+     * again for the next one. The limits are of each rank, and the consumer's rows are those that readers
+     * have, as they decode them. A table with a filter is read as a whole for each cut, also with
+     * track_changes. Host memory: 24 bytes for each row, with min_touches 8 more, and with min_change also
+     * the rows as they were published. */
+    const hotbed_change_filter *filters;
 } hotbed_publish_options;
 
 /* Set every field to its default. `size` is the caller's sizeof(hotbed_publish_options); C programs
@@ -128,8 +120,7 @@ static inline void hotbed_publish_options_init(hotbed_publish_options *options) 
  *   directory     in  its parent exists
  *   storages      in  [num_storages], which outlive the publisher; names of tables are distinct
  *
- * Errors: ARGUMENT (an encoding that does not exist; a filter by score of a STATIC table, or whose min_change
- * is negative or not finite; routes without ranks or of another world; a communicator of GPUs), STATE (another
+ * Errors: ARGUMENT (an encoding that does not exist; a filter that hotbed_change_filter_check() refuses; routes without ranks or of another world; a communicator of GPUs), STATE (another
  * publisher has the directory; ranks have other tables or options), IO, MEMORY, COMM, UNSUPPORTED (a build
  * without HOTBED_SERVE). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_publisher_create(

@@ -8,12 +8,11 @@ both.
 
 # Annotations are types here, not strings: PyTorch 2.4 makes the operator's schema from them as they are.
 import copy
-import dataclasses
 import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from hotbed._c import check, ffi, lib, new, text
 from hotbed.checkpoint import _Model
 from hotbed.comm import Comm
 from hotbed.errors import ArgumentError, KeyRangeError, StateError
+from hotbed.torch._changes import ChangeFilter, filter_array
 from hotbed.torch.config import PoolingType
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
@@ -46,24 +46,6 @@ def _numbers(struct: Any) -> Dict[str, Any]:
 # --- publishing -------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Filter:
-    """Which changed rows of a table a cut has; 0 does not restrict.
-
-    Keys that left are always in a cut, and a cut with all rows has all rows.  A row that is left out is compared again
-    for the next cut.  A table with a filter is read as a whole for each cut.
-
-    Attributes:
-        min_score: of the key; with ``Score.LFU``, how often it was trained.
-        most_rows: at most so many rows of this rank, those with the highest scores.
-        min_change: Euclidean norm of the change from the row that readers have.
-    """
-
-    min_score: int = 0
-    most_rows: int = 0
-    min_change: float = 0.0
-
-
 class Publisher:
     """Writes cuts of a model's tables to a directory.
 
@@ -76,7 +58,8 @@ class Publisher:
         keep_bases: cuts with all rows that stay in the directory, with the cuts after them.
         comm: with several ranks, a communicator of the same ranks that nothing else uses, on the CPU:
             ``Comm.from_group()``.
-        filters: of tables by name: what cuts leave out of their changes.
+        filters: of tables by name: what cuts leave out of their changes.  A row that is left out is compared again for
+            the next cut.  A table with a filter is read as a whole for each cut.
 
     Raises:
         StateError: another publisher has the directory.
@@ -91,7 +74,7 @@ class Publisher:
         base_every: int = 16,
         keep_bases: int = 2,
         comm: Optional[Comm] = None,
-        filters: Optional[Dict[str, Filter]] = None,
+        filters: Optional[Mapping[str, ChangeFilter]] = None,
     ) -> None:
         self._model = found = _Model(model)
         world = 1 if found.comm is None else found.comm.size
@@ -104,7 +87,7 @@ class Publisher:
         if comm is not None and comm is found.comm:
             raise ArgumentError("comm: the collections use this communicator; create another one of the same ranks")
         options = new("publish_options", base_every=base_every, keep_bases=keep_bases)
-        keep: List[Any] = [self._encodings(encoding), self._filters(filters or {})]
+        keep: List[Any] = [self._encodings(encoding), filter_array(self._names(), filters or {}, "filters")]
         options.encodings, options.filters = keep
         if comm is not None:
             share = new("checkpoint_options")
@@ -118,39 +101,24 @@ class Publisher:
         # The storages and the communicator live as long as the publisher, which uses them.
         self._close = weakref.finalize(self, _destroy, out[0], found, comm)
 
-    def _names(self, of: str, given: Iterable[str]) -> List[str]:
-        """Return the names of all tables, in order, if those that are given are among them."""
-        names = [
+    def _names(self) -> List[str]:
+        """Return the names of all tables, in order."""
+        return [
             storage.tables[number].name
             for storage in self._model.storages
             for _, _, numbers in storage.lookups()
             for number in numbers
         ]
+
+    def _encodings(self, encoding: Union[str, Dict[str, str]]) -> Any:
+        names = self._names()
+        given = dict.fromkeys(names, encoding) if isinstance(encoding, str) else encoding
         for name in given:
             if name not in names:
                 raise ArgumentError(
-                    f"{of}: there is no table {name!r}; the tables are {names}", parameter=of, table=name
+                    f"encoding: there is no table {name!r}; the tables are {names}", parameter="encoding", table=name
                 )
-        return names
-
-    def _encodings(self, encoding: Union[str, Dict[str, str]]) -> Any:
-        names = self._names("encoding", () if isinstance(encoding, str) else encoding)
-        given = dict.fromkeys(names, encoding) if isinstance(encoding, str) else encoding
         return ffi.new("hotbed_encoding[]", [_encoding(given.get(name, "table")) for name in names])
-
-    def _filters(self, filters: Dict[str, Filter]) -> Any:
-        names = self._names("filters", filters)
-        for name, each in filters.items():
-            for field in ("min_score", "most_rows"):
-                value = getattr(each, field)
-                if not isinstance(value, int) or not 0 <= value < 1 << 64:
-                    raise ArgumentError(
-                        f"filters: {field} of table {name!r} is {value}, not from 0 to 2^64 - 1",
-                        parameter=field,
-                        table=name,
-                        value=value,
-                    )
-        return ffi.new("hotbed_publish_filter[]", [dataclasses.asdict(filters.get(name, Filter())) for name in names])
 
     def publish(self, step: int) -> None:
         """Publish the tables as they are between two steps.

@@ -269,6 +269,102 @@ def test_ranks_have_the_changes_of_their_rows():
     assert all(owned) and sum(map(len, owned)) == len(set.union(*owned))
 
 
+def counted():
+    configs = [
+        ht.EmbeddingConfig(100, 2, "h", feature_names=["h"], use_virtual_table=True, score=ht.Score.LFU),
+        ht.EmbeddingConfig(100, 2, "s", feature_names=["s"]),
+    ]
+    for config in configs:
+        config.track_changes = True
+    return ht.EmbeddingCollection(configs, optimizer=ht.SGD(lr=1.0))
+
+
+def touch(made, **keys):
+    """Train keys of the tables; their rows fall by 1 for each occurrence."""
+    values = [torch.tensor(keys.get(name, [0])) for name in ("h", "s")]
+    most = max(map(len, values))
+    lengths = torch.tensor([int(i < len(each)) for each in values for i in range(most)])
+    batch = ht.KeyedJaggedTensor(["h", "s"], torch.cat(values), lengths=lengths)
+    sum(jagged.values().sum() for jagged in made(batch).values()).backward()
+
+
+class Sent:
+    """A receiver that keeps rows and scores."""
+
+    def __init__(self):
+        self.rows, self.scores = {}, {}
+
+    def __call__(self, name, keys):
+        at = [(name, key) for key in keys.tolist()]
+        rows = torch.stack([self.rows.get(key, torch.zeros(2)) for key in at])
+        return rows, torch.tensor([self.scores.get(key, 0) for key in at])
+
+    def take(self, found):
+        for name, table in found.tables.items():
+            scores = [0] * len(table.keys) if table.scores is None else table.scores.tolist()
+            for i, key in enumerate(table.keys.tolist()):
+                self.rows[name, key], self.scores[name, key] = table.rows[i].clone(), scores[i]
+
+
+def test_filters_choose_changes():
+    made, sent = counted(), Sent()
+    made.set_rows("h", torch.arange(10), torch.zeros(10, 2))
+    touch(made, h=[1, 1, 1, 2, 2, 3, 4], s=[1, 1, 2])
+    first = made.changes()
+    sent.take(first)
+    base = first.position
+
+    def found(filters, since):
+        got = made.changes(since, {"h": ht.ChangeFilter(**filters)}, sent).tables["h"]
+        both = torch.cat([got.keys, got.left_out]).sort().values
+        assert torch.equal(both, made.changes(since).tables["h"].keys)
+        assert torch.equal(got.rows, made.rows("h", got.keys)) and len(got.scores) == len(got.keys)
+        return got.keys.tolist()
+
+    touch(made, h=[1, 3, 3, 4, 7, 7, 7, 8], s=[3])
+    assert found({}, base) == [1, 3, 4, 7, 8]
+    before = dict(zip(first.tables["h"].keys.tolist(), first.tables["h"].scores.tolist()))
+    now = made.changes(base).tables["h"]
+    scores = dict(zip(now.keys.tolist(), now.scores.tolist()))
+    assert {key: scores[key] - before[key] for key in scores} == {1: 1, 3: 2, 4: 1, 7: 3, 8: 1}
+    assert found({"min_touches": 2}, base) == [3, 7]
+    assert found({"min_change": 2.5}, base) == [3, 7]  # two steps have norm 2.8
+    assert found({"min_change": 2.5, "min_touches": 3}, base) == [7]
+    ranked = sorted(scores, key=lambda key: (-scores[key], key))
+    assert found({"most_rows": 2}, base) == sorted(ranked[:2])
+    assert found({"min_score": scores[3]}, base) == sorted(key for key in scores if scores[key] >= scores[3])
+    # a change that is left out counts until the receiver gets it, also from a later position
+    middle = made.changes(base).position
+    touch(made, h=[1])
+    assert found({"min_touches": 2}, middle) == found({"min_change": 2.5}, middle) == [1]
+    sent.take(made.changes(base))
+    touch(made, h=[1])
+    assert found({"min_touches": 2}, middle) == [] and found({"min_touches": 1}, middle) == [1]
+    # all rows are all rows
+    assert len(made.changes(None, {"h": ht.ChangeFilter(most_rows=1)}).tables["h"].keys) == 10
+
+
+def test_wrong_filters_are_named():
+    made = counted()
+    since = made.changes().position
+    touch(made, h=[1], s=[1])
+    for filters, receiver, match in (
+        ({"x": ht.ChangeFilter()}, None, "no table 'x'"),
+        ({"s": ht.ChangeFilter(min_score=1)}, None, "STATIC"),
+        ({"s": ht.ChangeFilter(min_touches=1)}, None, "STATIC"),
+        ({"h": ht.ChangeFilter(min_change=-1)}, None, "min_change -1"),
+        ({"h": ht.ChangeFilter(min_touches=1)}, None, "pass receiver="),
+        ({"s": ht.ChangeFilter(min_change=1)}, lambda name, keys: (None, None), "no rows"),
+        ({"s": ht.ChangeFilter(min_change=1)}, lambda name, keys: (torch.zeros(9, 9), None), "rows of table 's' are"),
+        ({"h": ht.ChangeFilter(min_touches=1)}, lambda name, keys: (None, torch.zeros(9)), "scores of table 'h' are"),
+    ):
+        with pytest.raises(hotbed.ArgumentError, match=match):
+            made.changes(since, filters, receiver)
+    for wrong in (-1, 2**64, 0.5):
+        with pytest.raises(hotbed.ArgumentError, match="min_touches is"):
+            ht.ChangeFilter(min_touches=wrong)
+
+
 def test_changes_need_the_option():
     with pytest.raises(hotbed.ArgumentError, match="no table has track_changes"):
         collection().changes()

@@ -103,7 +103,7 @@ def test_filters_leave_rows_out(tmp_path):
     keys = torch.arange(8)
     for name in ("most", "far", "rows"):
         bags.set_rows(name, keys, torch.ones(8, 2))
-    filters = {"most": hotbed.serve.Filter(most_rows=3), "far": hotbed.serve.Filter(min_change=0.5)}
+    filters = {"most": ht.ChangeFilter(most_rows=3), "far": ht.ChangeFilter(min_change=0.5)}
     with hotbed.serve.Publisher(tmp_path, bags, filters=filters) as publisher:
         publisher.publish(1)
         bags.set_rows("most", keys, torch.full((8, 2), 2.0))
@@ -116,11 +116,11 @@ def test_filters_leave_rows_out(tmp_path):
         publisher.wait()
         assert publisher.stats()["last_rows"] == 3 + 0 + 0  # those that were left out come later
     with pytest.raises(hotbed.ArgumentError, match="no table 'user'"):
-        hotbed.serve.Publisher(tmp_path, bags, filters={"user": hotbed.serve.Filter(1)})
-    with pytest.raises(hotbed.ArgumentError, match="min_score of table 'most' is -1"):
-        hotbed.serve.Publisher(tmp_path, bags, filters={"most": hotbed.serve.Filter(-1)})
+        hotbed.serve.Publisher(tmp_path, bags, filters={"user": ht.ChangeFilter(1)})
+    with pytest.raises(hotbed.ArgumentError, match="min_score is -1"):
+        hotbed.serve.Publisher(tmp_path, bags, filters={"most": ht.ChangeFilter(-1)})
     with pytest.raises(hotbed.ArgumentError, match="keys of a STATIC table have no score"):
-        hotbed.serve.Publisher(tmp_path, bags, filters={"rows": hotbed.serve.Filter(most_rows=1)})
+        hotbed.serve.Publisher(tmp_path, bags, filters={"rows": ht.ChangeFilter(most_rows=1)})
 
 
 def test_another_process_serves_without_the_trainers_code(tmp_path):

@@ -297,6 +297,7 @@ static void a_value_without_an_encoding_is_refused(hotbed_backend backend) {
 /* What readers have of a key, by a filter's rules. */
 typedef struct published {
     bool there;
+    uint64_t score; /* of the key, when they got it */
     float row[SERVED_DIM_MOST];
 } published;
 
@@ -314,9 +315,9 @@ static int by_rank(const void *a, const void *b) {
     return p < q ? -1 : p > q;
 }
 
-/* Apply a filter as its comment in hotbed/publish.h says. Returns whether it has left a row out. */
+/* Apply a filter as its comment in hotbed/changes.h says. Returns whether it has left a row out. */
 static bool expect_table(
-    bench *b, uint32_t t, const hotbed_publish_filter *f, bool base, published *all) {
+    bench *b, uint32_t t, const hotbed_change_filter *f, bool base, published *all) {
     uint64_t scores[SERVED_KEYS];
     uint8_t found[SERVED_KEYS];
     const hotbed_rows rows = {.scores = scores};
@@ -341,7 +342,10 @@ static bool expect_table(
             sum += d * d;
         }
         differ++;
-        if (base || (scores[k] >= f->min_score && sqrt(sum) >= (double)f->min_change))
+        const uint64_t then = all[k].there ? all[k].score : 0;
+        const uint64_t touches = scores[k] < then ? scores[k] : scores[k] - then;
+        if (base || (scores[k] >= f->min_score && touches >= f->min_touches &&
+                     sqrt(sum) >= (double)f->min_change))
             passed[n++] = (candidate){.k = k, .score = scores[k]};
     }
     qsort(passed, n, sizeof *passed, by_rank);
@@ -350,6 +354,7 @@ static bool expect_table(
     for (uint64_t i = 0; i < n; i++) {
         published *to = &all[passed[i].k];
         to->there = true;
+        to->score = passed[i].score;
         memcpy(to->row, b->cut.rows[t][passed[i].k], sizeof to->row);
     }
     return n < differ;
@@ -358,17 +363,18 @@ static bool expect_table(
 /* An increment has what its filters let pass, and readers have the rest as before. */
 static void filters_leave_rows_out(hotbed_backend backend) {
     static published all[SERVED_TABLES][SERVED_KEYS];
-    uint64_t left_out[4] = {0};
-    for (int round = 0; round < 16; round++) {
+    uint64_t left_out[5] = {0};
+    for (int round = 0; round < 20; round++) {
         bench b;
-        hotbed_publish_filter filters[SERVED_TABLES] = {{.min_score = 0}};
+        hotbed_change_filter filters[SERVED_TABLES] = {{.min_score = 0}};
         begin_tracked(&b, backend, (uint32_t)hotbed_test_below(8));
         for (uint32_t t = 0; t < SERVED_TABLES; t++) {
-            filters[t].min_score = round % 4 == 0 && t < 2 ? 2 + hotbed_test_below(3) : 0;
-            filters[t].most_rows = round % 4 == 1 && t < 2 ? 1 + hotbed_test_below(6) : 0;
-            filters[t].min_change = round % 4 == 2 ? 0.2F * (float)(1 + hotbed_test_below(9)) : 0;
-            if (round % 4 == 3)
-                filters[t] = (hotbed_publish_filter){
+            filters[t].min_score = round % 5 == 0 && t < 2 ? 2 + hotbed_test_below(3) : 0;
+            filters[t].most_rows = round % 5 == 1 && t < 2 ? 1 + hotbed_test_below(6) : 0;
+            filters[t].min_change = round % 5 == 2 ? 0.2F * (float)(1 + hotbed_test_below(9)) : 0;
+            filters[t].min_touches = round % 5 == 4 && t == 1 ? 2 + hotbed_test_below(3) : 0;
+            if (round % 5 == 3)
+                filters[t] = (hotbed_change_filter){
                     .min_score = t < 2 ? 2 : 0, .most_rows = t < 2 ? 4 : 0, .min_change = 0.5F};
         }
         b.options.base_every = 7;
@@ -382,7 +388,7 @@ static void filters_leave_rows_out(hotbed_backend backend) {
             const bool base = stats.bases > (uint64_t)bases; /* also after a clear of a table */
             bases = (int)stats.bases;
             for (uint32_t t = 0; t < SERVED_TABLES; t++)
-                left_out[round % 4] += expect_table(&b, t, &filters[t], base, all[t]);
+                left_out[round % 5] += expect_table(&b, t, &filters[t], base, all[t]);
             served_cut want = {.step = b.step};
             for (uint32_t t = 0; t < SERVED_TABLES; t++)
                 for (uint32_t k = 0; k < SERVED_KEYS; k++) {
@@ -398,13 +404,13 @@ static void filters_leave_rows_out(hotbed_backend backend) {
         finish(&b);
         sample_remove(b.directory);
     }
-    for (int kind = 0; kind < 4; kind++)
+    for (int kind = 0; kind < 5; kind++)
         CHECK(left_out[kind] > 0);
 }
 
 static void a_wrong_filter_is_named(hotbed_backend backend) {
     bench b;
-    hotbed_publish_filter filters[SERVED_TABLES] = {{.min_score = 0}};
+    hotbed_change_filter filters[SERVED_TABLES] = {{.min_score = 0}};
     begin(&b, backend);
     b.options.filters = filters;
     filters[2].most_rows = 5;
@@ -418,6 +424,12 @@ static void a_wrong_filter_is_named(hotbed_backend backend) {
         hotbed_publisher_create(b.directory, &b.storage, 1, &b.options, b.stream, &b.publisher),
         HOTBED_ERR_ARGUMENT);
     CHECK_FIELDS(.has = HOTBED_HAS_VALUE, .parameter = "min_change", .table = "half", .value = -1);
+    filters[1].min_change = 0;
+    filters[0].min_touches = 2; /* its scores are times */
+    CHECK_STATUS(
+        hotbed_publisher_create(b.directory, &b.storage, 1, &b.options, b.stream, &b.publisher),
+        HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(.has = HOTBED_HAS_VALUE, .parameter = "min_touches", .table = "hash", .value = 2);
     finish(&b);
 }
 

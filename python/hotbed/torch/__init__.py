@@ -1,6 +1,6 @@
 """PyTorch modules over Hotbed's tables, in TorchRec's words; TorchRec need not be installed."""
 
-from hotbed.torch._changes import Changes, Position, TableChanges
+from hotbed.torch._changes import ChangeFilter, Changes, Position, TableChanges
 from hotbed.torch._memory import use_torch_allocator
 from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection
 from hotbed.torch._optimizer import FusedOptimizer
@@ -45,6 +45,7 @@ __all__ = [
     "Adadelta",
     "Adagrad",
     "Adam",
+    "ChangeFilter",
     "Changes",
     "Dedup",
     "EmbeddingBagCollection",

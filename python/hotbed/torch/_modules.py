@@ -18,7 +18,7 @@ from hotbed.comm import Comm
 from hotbed.errors import ArgumentError, KeyRangeError, StateError, UnsupportedError, wrong
 from hotbed.torch import _changes
 from hotbed.torch import config as _config
-from hotbed.torch._changes import Changes, Position
+from hotbed.torch._changes import ChangeFilter, Changes, Position, Receiver
 from hotbed.torch._ops import rows_of
 from hotbed.torch._optimizer import FusedOptimizer
 from hotbed.torch._sharded import ShardedStorage, route_of
@@ -429,7 +429,12 @@ class _Collection(torch.nn.Module):
         storage, number = self._find(table)
         return storage.erase(number, keys)
 
-    def changes(self, since: Optional[Position] = None) -> Changes:
+    def changes(
+        self,
+        since: Optional[Position] = None,
+        filters: Optional[Mapping[str, ChangeFilter]] = None,
+        receiver: Optional[Receiver] = None,
+    ) -> Changes:
         """Return what changed in the tables with ``track_changes`` since a position: rows, and keys to delete.
 
         Each receiver has its own position.  Call it between two steps, as a checkpoint is saved; several ranks each get
@@ -446,11 +451,15 @@ class _Collection(torch.nn.Module):
 
         Args:
             since: :attr:`Changes.position` of an earlier result; None: all rows.
+            filters: of tables by name: which of their changed rows to return.
+            receiver: called as ``receiver(table, keys)`` for a filter with ``min_touches`` or ``min_change``: returns
+                the rows and the scores that the receiver has of these keys.
 
         Raises:
-            ArgumentError: no table has ``track_changes``; ``since`` is of another collection.
+            ArgumentError: no table has ``track_changes``; ``since`` is of another collection; a filter does not fit its
+                table, or lacks a receiver.
         """
-        return _changes.changes(self._storages, since)
+        return _changes.changes(self._storages, since, filters or {}, receiver)
 
     def expire(
         self,

@@ -100,6 +100,10 @@ hotbed_status hotbed_positions_export(
     hotbed_export e;
     HOTBED_TRY(hotbed_storages_info(p->storages, table, &info));
     const size_t row_bytes = hotbed_dtype_row_bytes(info.dtype, info.dim);
+    const hotbed_optimizer_kind kind = hotbed_storage_optimizer(storage)->kind;
+    const size_t state_bytes[2] = {
+        hotbed_optimizer_state_dim(kind, 0, info.dim) * sizeof(float),
+        hotbed_optimizer_state_dim(kind, 1, info.dim) * sizeof(float)};
     hotbed_export_init(&e);
     e.table = hotbed_storages_number(p->storages, table);
     e.count = &words->count;
@@ -115,6 +119,10 @@ hotbed_status hotbed_positions_export(
         e.keys = room && to->keys != NULL ? to->keys + *n : NULL;
         e.rows.weights = room && to->weights != NULL ? (char *)to->weights + *n * row_bytes : NULL;
         e.rows.scores = room && to->scores != NULL ? to->scores + *n : NULL;
+        for (uint32_t s = 0; s < 2; s++)
+            e.rows.states[s] = room && to->states[s] != NULL
+                                   ? (void *)((char *)to->states[s] + *n * state_bytes[s])
+                                   : NULL;
         HOTBED_TRY(hotbed_storage_export(storage, &e, stream));
         HOTBED_TRY(hotbed_stream_sync(stream));
         *n += words->count;

@@ -49,6 +49,7 @@ typedef struct hotbed_positions_rows {
     uint64_t *keys;
     void *weights;
     uint64_t *scores;
+    void *states[2];
 } hotbed_positions_rows;
 
 hotbed_status hotbed_positions_export(

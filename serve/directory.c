@@ -310,9 +310,11 @@ static hotbed_status write_values(
             ? HOTBED_OK
             : hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu32 " bytes for a row", table->row_bytes);
     for (uint64_t i = 0; i < table->rows && status == HOTBED_OK; i++) {
-        status = hotbed_row_encode_of(
-            cut->name, changes->keys[i], (hotbed_encoding)cut->encoding, cut->dim, dtype,
-            (const char *)changes->rows + changes->places[i] * from, row);
+        const uint32_t place = changes->places[i];
+        const hotbed_row_states states = hotbed_changes_states(cut, changes->states, place);
+        status = hotbed_cut_row_encode(
+            cut, changes->keys[i], dtype, (const char *)changes->rows + place * from, states.of,
+            row);
         if (status == HOTBED_OK)
             status = draft_add(f, row, table->row_bytes);
     }
@@ -326,7 +328,7 @@ static hotbed_status write_table(
     table->rows = changes->num_rows;
     table->erased = changes->num_erased;
     table->bits = hotbed_rows_bits(table->rows);
-    table->row_bytes = hotbed_encoded_bytes((hotbed_encoding)cut->encoding, cut->dim);
+    table->row_bytes = hotbed_cut_row_bytes(cut);
     HOTBED_TRY(begin(f, table, HOTBED_ROWS_KEYS));
     HOTBED_TRY(draft_add(f, changes->keys, 8 * table->rows));
     end(f, table, HOTBED_ROWS_KEYS);

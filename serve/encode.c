@@ -114,20 +114,31 @@ bool hotbed_row_encode(
     return false;
 }
 
-hotbed_status hotbed_row_encode_of(
-    const char *table, uint64_t key, hotbed_encoding encoding, uint32_t dim, hotbed_dtype dtype,
-    const void *stored, unsigned char *out) {
+hotbed_status hotbed_cut_row_encode(
+    const hotbed_cut_table *table, uint64_t key, hotbed_dtype dtype, const void *stored,
+    const float *const states[2], unsigned char *out) {
+    const hotbed_encoding encoding = (hotbed_encoding)table->encoding;
+    const uint32_t bytes = hotbed_encoded_bytes(encoding, table->dim);
+    uint32_t at = hotbed_cut_states_at(table);
     float value = 0;
-    if (hotbed_row_encode(encoding, dim, dtype, stored, out, &value))
-        return HOTBED_OK;
-    return hotbed_error_key(
-        hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, "encoding", (double)value,
-                "table '%s', key %" PRIu64 ": %s does not have the value %g", table, key,
-                hotbed_encoding_name(encoding), (double)value),
-            table),
-        key, 0);
+    if (!hotbed_row_encode(encoding, table->dim, dtype, stored, out, &value))
+        return hotbed_error_key(
+            hotbed_error_table(
+                hotbed_fail_value(
+                    HOTBED_ERR_ARGUMENT, "encoding", (double)value,
+                    "table '%s', key %" PRIu64 ": %s does not have the value %g", table->name, key,
+                    hotbed_encoding_name(encoding), (double)value),
+                table->name),
+            key, 0);
+    if (hotbed_cut_row_bytes(table) > at)
+        memset(out + bytes, 0, at - bytes);
+    for (uint32_t s = 0; s < 2; s++) {
+        const size_t n = hotbed_cut_state_dim(table, s) * sizeof(float);
+        if (n > 0)
+            memcpy(out + at, states[s], n);
+        at += (uint32_t)n;
+    }
+    return HOTBED_OK;
 }
 
 /* --- from a file ------------------------------------------------------------------------------ */
@@ -184,6 +195,11 @@ void hotbed_row_decode(
     hotbed_encoding encoding, uint32_t dim, const unsigned char *HOTBED_RESTRICT row,
     float *HOTBED_RESTRICT out) {
     DECODE(out[e] = x)
+}
+
+void hotbed_row_stored_int8(uint32_t dim, const unsigned char *row, unsigned char *out) {
+    memcpy(out, row, dim);
+    memcpy(out + dim, row + dim + dim % 2, 2 * sizeof(uint16_t));
 }
 
 void hotbed_row_add(

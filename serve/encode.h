@@ -2,8 +2,8 @@
 #ifndef HOTBED_SERVE_ENCODE_H
 #define HOTBED_SERVE_ENCODE_H
 
-#include "hotbed/publish.h"
 #include "hotbed/types.h"
+#include "serve/format.h"
 
 /* The encoding of a table's rows that has all their values. */
 static inline hotbed_encoding hotbed_encoding_of(hotbed_dtype dtype) {
@@ -28,14 +28,19 @@ bool hotbed_row_encode(
     hotbed_encoding encoding, uint32_t dim, hotbed_dtype dtype, const void *row, unsigned char *out,
     float *value);
 
-/* The same, or fail with ARGUMENT, the table, the key and the value. */
-hotbed_status hotbed_row_encode_of(
-    const char *table, uint64_t key, hotbed_encoding encoding, uint32_t dim, hotbed_dtype dtype,
-    const void *stored, unsigned char *out);
+/* Write a row of a table as it is in a file, of hotbed_cut_row_bytes(). `stored` is its embedding of the
+ * table's dtype, and `states` the states that rows of the cut have. Errors: ARGUMENT (a value that the
+ * encoding does not have), with the table, the key and the value. */
+hotbed_status hotbed_cut_row_encode(
+    const hotbed_cut_table *table, uint64_t key, hotbed_dtype dtype, const void *stored,
+    const float *const states[2], unsigned char *out);
 
 /* Decode a row. */
 void hotbed_row_decode(
     hotbed_encoding encoding, uint32_t dim, const unsigned char *row, float *out);
+
+/* Write an INT8 row as tables of this type store it: the same numbers, which a rounded copy would not have. */
+void hotbed_row_stored_int8(uint32_t dim, const unsigned char *row, unsigned char *out);
 
 /* Add a row, times `weight`, to a sum. */
 void hotbed_row_add(

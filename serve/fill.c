@@ -12,6 +12,7 @@
 #include "hotbed/read.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { CHUNK_BYTES = 8 << 20, DIM_MOST = 4096 };
@@ -30,7 +31,14 @@ typedef struct pair {
     hotbed_storage *storage;
     uint32_t to, from;
     hotbed_table_info info;
+    /* elements of the states that are written with each row; 0: none */
+    uint32_t state_dims[2];
 } pair;
+
+/* The table of the cut. The newest cut has the counts of steps. */
+static const hotbed_cut_table *table_of(const filling *f, const pair *p) {
+    return &f->v->files[f->v->num_files - 1]->cut.tables[p->from];
+}
 
 /* --- which tables ------------------------------------------------------------------------------ */
 
@@ -80,21 +88,106 @@ static hotbed_status find_table(
     return HOTBED_OK;
 }
 
+/* --- states -------------------------------------------------------------------------------------- */
+
+/* "exp_avg[16], exp_avg_sq[16]" */
+typedef struct state_text {
+    char text[160];
+} state_text;
+
+static state_text states_of(hotbed_optimizer_kind kind, uint32_t dim) {
+    state_text out = {"none"};
+    for (uint32_t s = 0, at = 0; s < hotbed_optimizer_states(kind) && at < sizeof out.text; s++)
+        at += (uint32_t)snprintf(
+            out.text + at, sizeof out.text - at, "%s%s[%" PRIu32 "]", s == 0 ? "" : ", ",
+            hotbed_optimizer_state_name(kind, s), hotbed_optimizer_state_dim(kind, s, dim));
+    return out;
+}
+
+/* Set the states that a storage gets. A storage without states gets embeddings, as a reader's lookups do. */
+static hotbed_status match_states(const filling *f, pair *p) {
+    const hotbed_cut_table *from = table_of(f, p);
+    const hotbed_optimizer_kind there = (hotbed_optimizer_kind)from->optimizer;
+    const hotbed_optimizer_kind here = hotbed_storage_optimizer(p->storage)->kind;
+    if (hotbed_optimizer_states(here) == 0 || hotbed_optimizer_states(there) == 0)
+        return HOTBED_OK;
+    const state_text has = states_of(there, from->dim), needs = states_of(here, from->dim);
+    if (strcmp(has.text, needs.text) != 0)
+        return hotbed_fail_table(
+            HOTBED_ERR_UNSUPPORTED, p->info.name,
+            "reader_fill: table '%s' is trained by %s with the states %s; in the cut by %s with %s",
+            p->info.name, hotbed_optimizer_name(here), needs.text, hotbed_optimizer_name(there),
+            has.text);
+    for (uint32_t s = 0; s < 2; s++)
+        p->state_dims[s] = hotbed_cut_state_dim(from, s);
+    return HOTBED_OK;
+}
+
+static bool has_states(const pair *p) {
+    return p->state_dims[0] != 0;
+}
+
+/* Set the count of steps of the table's storage. */
+static hotbed_status set_steps(const filling *f, const pair *p) {
+    const hotbed_cut_table *from = table_of(f, p);
+    hotbed_storage_state state = {.size = sizeof state};
+    if (!has_states(p))
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_storage_get_state(p->storage, &state, f->stream));
+    state.optimizer_steps = from->optimizer_steps;
+    state.beta1_power = from->beta1_power;
+    state.beta2_power = from->beta2_power;
+    return hotbed_storage_set_state(p->storage, &state, f->stream);
+}
+
 /* --- rows ---------------------------------------------------------------------------------------- */
+
+/* Where the parts of n rows are in the memory of a chunk. */
+typedef struct places {
+    uint64_t weights, states[2], bytes;
+} places;
+
+static places places_of(const pair *p, uint64_t n, size_t bytes) {
+    places at = {.weights = n * sizeof(uint64_t)};
+    at.bytes = (at.weights + n * bytes + 7) / 8 * 8;
+    for (uint32_t s = 0; s < 2; s++) {
+        at.states[s] = at.bytes;
+        at.bytes += n * p->state_dims[s] * sizeof(float);
+    }
+    return at;
+}
+
+/* Copy the states of a row of a file to row number i of the chunk. */
+static void copy_states(
+    const filling *f, const pair *p, const places *at, uint64_t i, const unsigned char *row) {
+    const unsigned char *from = row + hotbed_cut_states_at(table_of(f, p));
+    for (uint32_t s = 0; s < 2; s++) {
+        const size_t bytes = p->state_dims[s] * sizeof(float);
+        memcpy((unsigned char *)f->pinned.data + at->states[s] + i * bytes, from, bytes);
+        from += bytes;
+    }
+}
 
 /* Decode rows [first, first + n) of a file to the pinned memory, behind their keys. */
 static hotbed_status decode(
     const filling *f, const pair *p, const hotbed_rows_file *file, uint64_t first, uint64_t n,
     size_t bytes) {
+    const places at = places_of(p, n, bytes);
     const hotbed_version_table *t = &f->v->tables[p->from];
     const unsigned char *row =
         (const unsigned char *)hotbed_rows_column_of(file, p->from, HOTBED_ROWS_VALUES) +
         first * t->row_bytes;
-    unsigned char *to = (unsigned char *)f->pinned.data + n * sizeof(uint64_t);
+    unsigned char *to = (unsigned char *)f->pinned.data + at.weights;
     float values[DIM_MOST];
     for (uint64_t i = 0; i < n; i++, row += t->row_bytes, to += bytes) {
-        hotbed_row_decode(t->encoding, t->dim, row, values);
-        HOTBED_TRY(hotbed_dtype_convert(HOTBED_F32, values, p->info.dtype, to, t->dim, 1));
+        if (t->encoding == HOTBED_ENCODING_INT8 && p->info.dtype == HOTBED_INT8) {
+            hotbed_row_stored_int8(t->dim, row, to);
+        } else {
+            hotbed_row_decode(t->encoding, t->dim, row, values);
+            HOTBED_TRY(hotbed_dtype_convert(HOTBED_F32, values, p->info.dtype, to, t->dim, 1));
+        }
+        if (has_states(p))
+            copy_states(f, p, &at, i, row);
     }
     return HOTBED_OK;
 }
@@ -102,14 +195,18 @@ static hotbed_status decode(
 static hotbed_status write_rows(const filling *f, const pair *p, const hotbed_rows_file *file) {
     const uint64_t *keys = hotbed_rows_column_of(file, p->from, HOTBED_ROWS_KEYS);
     const size_t bytes = hotbed_dtype_row_bytes(p->info.dtype, p->info.dim);
-    const uint64_t all = file->tables[p->from].rows, most = CHUNK_BYTES / (sizeof *keys + bytes);
+    const uint64_t all = file->tables[p->from].rows;
+    const uint64_t most = (CHUNK_BYTES - 8) / (places_of(p, 8, bytes).bytes / 8);
     for (uint64_t at = 0; at < all; at += most) {
         const uint64_t n = all - at < most ? all - at : most;
-        const hotbed_rows rows = {.weights = (char *)f->device.data + n * sizeof *keys};
+        const places to = places_of(p, n, bytes);
+        hotbed_rows rows = {.weights = (char *)f->device.data + to.weights};
+        for (uint32_t s = 0; s < 2; s++)
+            if (p->state_dims[s] > 0)
+                rows.states[s] = (void *)((char *)f->device.data + to.states[s]);
         memcpy(f->pinned.data, keys + at, n * sizeof *keys);
         HOTBED_TRY(decode(f, p, file, at, n, bytes));
-        HOTBED_TRY(
-            hotbed_copy(f->device.data, f->pinned.data, n * (sizeof *keys + bytes), f->stream));
+        HOTBED_TRY(hotbed_copy(f->device.data, f->pinned.data, to.bytes, f->stream));
         HOTBED_TRY(
             hotbed_storage_offer_rows(p->storage, p->to, n, f->device.data, &rows, f->stream));
         HOTBED_TRY(hotbed_stream_sync(f->stream)); /* before the memory is used again */
@@ -174,17 +271,40 @@ static hotbed_status for_tables(
         for (uint32_t t = 0; t < hotbed_storage_num_tables(f->storages[s]); t++) {
             pair p;
             HOTBED_TRY(find_table(f, f->storages[s], t, &p));
+            HOTBED_TRY(match_states(f, &p));
             HOTBED_TRY(call(f, &p));
         }
     return HOTBED_OK;
 }
 
-static hotbed_status only_find(const filling *f, const pair *p) {
+/* Check that the tables of a storage, which has one count of steps, have one in the cut. */
+static hotbed_status check_steps(const filling *f, hotbed_storage *storage) {
+    const hotbed_cut_table *first = NULL;
+    for (uint32_t t = 0; t < hotbed_storage_num_tables(storage); t++) {
+        pair p;
+        HOTBED_TRY(find_table(f, storage, t, &p));
+        HOTBED_TRY(match_states(f, &p));
+        const hotbed_cut_table *from = table_of(f, &p);
+        if (!has_states(&p))
+            continue;
+        first = first == NULL ? from : first;
+        if (from->optimizer_steps != first->optimizer_steps)
+            return hotbed_error_table(
+                hotbed_fail_limit(
+                    HOTBED_ERR_UNSUPPORTED, "optimizer_steps", (double)from->optimizer_steps,
+                    (double)first->optimizer_steps,
+                    "reader_fill: in the cut, table '%s' has %" PRIu64
+                    " steps of the optimizer and table '%s' has %" PRIu64
+                    "; they cannot be in one storage",
+                    p.info.name, from->optimizer_steps, first->name, first->optimizer_steps),
+                p.info.name);
+    }
     return HOTBED_OK;
 }
 
 static hotbed_status fill(filling *f, uint64_t *version) {
-    HOTBED_TRY(for_tables(f, only_find));
+    for (uint32_t s = 0; s < f->num_storages; s++)
+        HOTBED_TRY(check_steps(f, f->storages[s]));
     f->first = first_file(f->v, *version);
     if (f->first == f->v->num_files)
         return HOTBED_OK;
@@ -192,6 +312,7 @@ static hotbed_status fill(filling *f, uint64_t *version) {
     HOTBED_TRY(hotbed_memory_alloc(f->stream, HOTBED_MEMORY_DEVICE, CHUNK_BYTES, NULL, &f->device));
     *version = 0;
     HOTBED_TRY(for_tables(f, fill_table));
+    HOTBED_TRY(for_tables(f, set_steps));
     *version = f->v->number;
     return HOTBED_OK;
 }

@@ -63,6 +63,21 @@ uint32_t hotbed_encoded_bytes(hotbed_encoding encoding, uint32_t dim) {
     return 0;
 }
 
+uint32_t hotbed_cut_state_dim(const hotbed_cut_table *table, uint32_t state) {
+    return hotbed_optimizer_state_dim(
+        (hotbed_optimizer_kind)table->optimizer, state, table->dim); /* 0 of kind 0 */
+}
+
+uint32_t hotbed_cut_states_at(const hotbed_cut_table *table) {
+    return (hotbed_encoded_bytes((hotbed_encoding)table->encoding, table->dim) + 3) / 4 * 4;
+}
+
+uint32_t hotbed_cut_row_bytes(const hotbed_cut_table *table) {
+    const uint32_t states = hotbed_cut_state_dim(table, 0) + hotbed_cut_state_dim(table, 1);
+    return states == 0 ? hotbed_encoded_bytes((hotbed_encoding)table->encoding, table->dim)
+                       : hotbed_cut_states_at(table) + states * (uint32_t)sizeof(float);
+}
+
 uint64_t hotbed_rows_column_bytes(const hotbed_rows_table *table, hotbed_rows_column column) {
     switch (column) {
     case HOTBED_ROWS_KEYS:
@@ -94,6 +109,10 @@ static bool is_name(const char name[64]) {
     return n > 0 && n < 64 && strspn(name, known) == n;
 }
 
+static bool is_power(double value) {
+    return value >= 0.0 && value <= 1.0;
+}
+
 static const char *wrong_table(const hotbed_cut_head *head, const hotbed_cut_table *table) {
     if (!is_name(table->name))
         return "a table's name is not [A-Za-z0-9_.-]{1,63}";
@@ -103,6 +122,11 @@ static const char *wrong_table(const hotbed_cut_head *head, const hotbed_cut_tab
         return "an encoding is unknown";
     if (table->key_type != HOTBED_KEY_I64 && table->key_type != HOTBED_KEY_U64)
         return "a key type is unknown";
+    if (table->optimizer != 0 &&
+        hotbed_optimizer_describe((hotbed_optimizer_kind)table->optimizer) == NULL)
+        return "an optimizer is unknown";
+    if (!is_power(table->beta1_power) || !is_power(table->beta2_power))
+        return "a power of beta is not in [0, 1]";
     if (head->world == 1)
         return table->route == HOTBED_CUT_NO_ROUTE ? NULL : "one rank has a route";
     hotbed_route route;
@@ -223,9 +247,7 @@ hotbed_status hotbed_rows_parse(
                 head->rank == rank && head->number == cut->head->number &&
                 hotbed_digest_equal(head->run, cut->head->run);
     for (uint32_t t = 0; fits && t < tables; t++)
-        fits = table[t].row_bytes ==
-                   hotbed_encoded_bytes(
-                       (hotbed_encoding)cut->tables[t].encoding, cut->tables[t].dim) &&
+        fits = table[t].row_bytes == hotbed_cut_row_bytes(&cut->tables[t]) &&
                extents_fit(&table[t], cut->head->parent == 0, bytes, &end);
     if (!fits)
         return fail_damaged(name, "does not fit its cut");

@@ -55,7 +55,10 @@ typedef struct hotbed_cut_table {
     uint64_t route_rows;
     uint64_t keys; /* of the table in this cut, on all ranks */
     float missing; /* each element of the row of a missing key */
-    uint32_t unused[7];
+    /* hotbed_optimizer_kind whose states are behind each row; 0: rows have none, and the numbers below are 0 */
+    uint32_t optimizer;
+    uint64_t optimizer_steps; /* as in hotbed_storage_state */
+    double beta1_power, beta2_power;
 } hotbed_cut_table;
 static_assert(sizeof(hotbed_cut_table) == 128, "the size is part of the format");
 
@@ -111,9 +114,17 @@ void hotbed_rows_name(char name[HOTBED_CUT_NAME_BYTES], uint64_t number, uint32_
 uint64_t hotbed_cut_number(const char *name);
 uint64_t hotbed_rows_number(const char *name);
 
-/* Bytes of an encoded row, and of the columns of a table. */
+/* Bytes of an encoded embedding, and of the columns of a table. */
 uint32_t hotbed_encoded_bytes(hotbed_encoding encoding, uint32_t dim);
 uint64_t hotbed_rows_column_bytes(const hotbed_rows_table *table, hotbed_rows_column column);
+
+/* Elements of a state of a row; 0: rows have no such state. */
+uint32_t hotbed_cut_state_dim(const hotbed_cut_table *table, uint32_t state);
+
+/* A row of a file is the encoded embedding, and if it has states, zeros up to a multiple of 4 and the
+ * states in F32. Bytes of a row, and where its states begin. */
+uint32_t hotbed_cut_row_bytes(const hotbed_cut_table *table);
+uint32_t hotbed_cut_states_at(const hotbed_cut_table *table);
 
 /* Buckets for `rows` rows: about 4 keys in each. */
 uint32_t hotbed_rows_bits(uint64_t rows);

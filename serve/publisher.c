@@ -40,7 +40,6 @@ struct hotbed_publisher {
     hotbed_storage **all; /* owned copy of the caller's array */
     hotbed_storages storages;
     hotbed_route *routes; /* owned, or NULL */
-    hotbed_encoding *encodings;
     hotbed_dtype *dtypes;
     hotbed_cut_table *tables;
     hotbed_cut_part *parts; /* [world] */
@@ -385,7 +384,6 @@ void hotbed_publisher_destroy(hotbed_publisher *p) {
     hotbed_stream_destroy(p->stream);
     hotbed_delete(p->all);
     hotbed_delete(p->routes);
-    hotbed_delete(p->encodings);
     hotbed_delete(p->dtypes);
     hotbed_delete(p->tables);
     hotbed_delete(p->parts);
@@ -458,11 +456,12 @@ static hotbed_status describe_table(hotbed_publisher *p, uint32_t t) {
             hotbed_storages_of(&p->storages, t), hotbed_storages_number(&p->storages, t),
             &p->options.filters[t]));
     p->dtypes[t] = info.dtype;
-    p->encodings[t] = encoding == HOTBED_ENCODING_TABLE ? hotbed_encoding_of(info.dtype) : encoding;
+    const hotbed_storage *storage = hotbed_storages_of(&p->storages, t);
     p->tables[t] = (hotbed_cut_table){
         .dim = info.dim,
-        .encoding = p->encodings[t],
-        .key_type = hotbed_storage_key_type(hotbed_storages_of(&p->storages, t)),
+        .encoding = encoding == HOTBED_ENCODING_TABLE ? hotbed_encoding_of(info.dtype) : encoding,
+        .key_type = hotbed_storage_key_type(storage),
+        .optimizer = p->options.states ? hotbed_storage_optimizer(storage)->kind : 0,
         .route = HOTBED_CUT_NO_ROUTE,
         .missing = info.eval_value,
     };
@@ -482,15 +481,14 @@ static hotbed_status describe(hotbed_publisher *p) {
             HOTBED_ERR_ARGUMENT, "routes", p->world,
             "publisher_create: %" PRIu32 " ranks %s routes; several ranks need them, one has none",
             p->world, p->options.routes == NULL ? "without" : "with");
-    p->encodings = hotbed_new(n * sizeof *p->encodings);
     p->dtypes = hotbed_new(n * sizeof *p->dtypes);
     p->tables = hotbed_new(n * sizeof *p->tables);
     p->parts = hotbed_new(p->world * sizeof *p->parts);
     p->report_bytes = sizeof(report) + n * sizeof(uint64_t);
     p->reports = hotbed_new((p->world + (size_t)1) * p->report_bytes);
     p->routes = p->options.routes == NULL ? NULL : hotbed_new(n * sizeof *p->routes);
-    if (p->encodings == NULL || p->dtypes == NULL || p->tables == NULL || p->parts == NULL ||
-        p->reports == NULL || (p->options.routes != NULL && p->routes == NULL))
+    if (p->dtypes == NULL || p->tables == NULL || p->parts == NULL || p->reports == NULL ||
+        (p->options.routes != NULL && p->routes == NULL))
         return no_memory();
     if (p->routes != NULL)
         memcpy(p->routes, p->options.routes, n * sizeof *p->routes);
@@ -501,7 +499,7 @@ static hotbed_status describe(hotbed_publisher *p) {
     p->head.tables = n;
     p->head.world = p->world;
     return hotbed_source_create(
-        &p->storages, p->encodings, p->routes, p->options.filters, p->rank, &p->source);
+        &p->storages, p->tables, p->routes, p->options.filters, p->rank, &p->source);
 }
 
 /* Open the directory; rank 0 chooses the first number and the run. */

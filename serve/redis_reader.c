@@ -103,7 +103,7 @@ static hotbed_status use_cut(hotbed_redis_reader *r, unsigned char *record, cons
         tables[t].dim = cut->tables[t].dim;
         tables[t].encoding = (hotbed_encoding)cut->tables[t].encoding;
         tables[t].missing = cut->tables[t].missing;
-        tables[t].row_bytes = hotbed_encoded_bytes(tables[t].encoding, tables[t].dim);
+        tables[t].row_bytes = hotbed_cut_row_bytes(&cut->tables[t]);
         row_bytes = tables[t].row_bytes > row_bytes ? tables[t].row_bytes : row_bytes;
     }
     const hotbed_status status = reserve_cache(r, (row_bytes + 3) / 4 * 4); /* F32 is aligned */

@@ -20,18 +20,19 @@ typedef struct marked {
     uint64_t rows;
     uint64_t *keys;
     hotbed_digest *digests;
-    unsigned char *encoded; /* the rows, [rows, hotbed_encoded_bytes()]; NULL without min_change */
+    unsigned char *encoded; /* the rows, [rows, hotbed_cut_row_bytes()]; NULL without min_change */
     uint64_t *scores;       /* when the rows were published; NULL without min_touches */
 } marked;
 
 /* A table. */
 typedef struct source_table {
     hotbed_table_info info;
-    hotbed_encoding encoding;
+    hotbed_cut_table *cut;
     const hotbed_route *route; /* NULL: one rank */
     hotbed_change_filter filter;
     bool tracks;                      /* changes; false with a filter */
     hotbed_memory keys, rows, scores; /* pinned: the copy, in no particular order */
+    hotbed_memory states[2];          /* of the copy */
     uint64_t capacity;                /* rows for which there is memory */
     uint64_t num_rows;                /* rows in the copy */
     uint64_t keys_after;              /* keys of the table */
@@ -71,7 +72,7 @@ static void clear_changes(hotbed_source *s) {
 }
 
 hotbed_status hotbed_source_create(
-    const hotbed_storages *storages, const hotbed_encoding *encodings, const hotbed_route *routes,
+    const hotbed_storages *storages, hotbed_cut_table *cut, const hotbed_route *routes,
     const hotbed_change_filter *filters, uint32_t rank, hotbed_source **out) {
     hotbed_source *s = hotbed_new(sizeof *s);
     source_table *tables = s == NULL ? NULL : hotbed_new(storages->num_tables * sizeof *s->tables);
@@ -85,7 +86,7 @@ hotbed_status hotbed_source_create(
     s->rank = rank;
     s->tables = tables;
     for (uint32_t t = 0; t < storages->num_tables; t++) {
-        tables[t].encoding = encodings[t];
+        tables[t].cut = &cut[t];
         tables[t].route = routes == NULL ? NULL : &routes[t];
         if (filters != NULL)
             tables[t].filter = filters[t];
@@ -94,13 +95,20 @@ hotbed_status hotbed_source_create(
     return HOTBED_OK;
 }
 
+static void free_copy(source_table *t) {
+    hotbed_memory_free(&t->keys);
+    hotbed_memory_free(&t->rows);
+    hotbed_memory_free(&t->scores);
+    hotbed_memory_free(&t->states[0]);
+    hotbed_memory_free(&t->states[1]);
+    t->capacity = 0;
+}
+
 void hotbed_source_destroy(hotbed_source *s) {
     if (s == NULL)
         return;
     for (uint32_t t = 0; t < s->storages->num_tables; t++) {
-        hotbed_memory_free(&s->tables[t].keys);
-        hotbed_memory_free(&s->tables[t].rows);
-        hotbed_memory_free(&s->tables[t].scores);
+        free_copy(&s->tables[t]);
         hotbed_delete(s->tables[t].removed.keys);
         clear_mark(&s->tables[t].last);
         clear_mark(&s->tables[t].next);
@@ -152,10 +160,7 @@ static bool is_filtered(const source_table *t) {
 static hotbed_status reserve(source_table *t, uint64_t n, hotbed_stream *stream) {
     if (n <= t->capacity)
         return HOTBED_OK;
-    hotbed_memory_free(&t->keys);
-    hotbed_memory_free(&t->rows);
-    hotbed_memory_free(&t->scores);
-    t->capacity = 0;
+    free_copy(t);
     uint64_t capacity = t->info.kind == HOTBED_TABLE_STATIC ? n : n + n / 8;
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, 8 * capacity, NULL, &t->keys));
     HOTBED_TRY(
@@ -163,6 +168,11 @@ static hotbed_status reserve(source_table *t, uint64_t n, hotbed_stream *stream)
     if (by_score(t))
         HOTBED_TRY(
             hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, 8 * capacity, NULL, &t->scores));
+    for (uint32_t s = 0; s < 2; s++)
+        if (hotbed_cut_state_dim(t->cut, s) > 0)
+            HOTBED_TRY(hotbed_memory_alloc(
+                stream, HOTBED_MEMORY_PINNED,
+                capacity * hotbed_cut_state_dim(t->cut, s) * sizeof(float), NULL, &t->states[s]));
     t->capacity = capacity;
     return HOTBED_OK;
 }
@@ -201,6 +211,7 @@ static hotbed_status copy_rows(
         .keys = t->keys.data,
         .weights = t->rows.data,
         .scores = t->scores.data,
+        .states = {t->states[0].data, t->states[1].data},
     };
     return hotbed_positions_export(
         s->positions, number, t->tracks && !whole ? &t->settled : NULL, &to, stream, n);
@@ -223,10 +234,25 @@ static hotbed_status copy_table(
     return all ? HOTBED_OK : fail_changed(t);
 }
 
+/* Copy the count of steps, which belongs to the states. */
+static hotbed_status copy_steps(const hotbed_source *s, uint32_t number, hotbed_stream *stream) {
+    hotbed_cut_table *to = s->tables[number].cut;
+    hotbed_storage_state state = {.size = sizeof state};
+    if (to->optimizer == 0)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_storage_get_state(hotbed_storages_of(s->storages, number), &state, stream));
+    to->optimizer_steps = state.optimizer_steps;
+    to->beta1_power = state.beta1_power;
+    to->beta2_power = state.beta2_power;
+    return HOTBED_OK;
+}
+
 static hotbed_status copy_tables(hotbed_source *s, bool whole, hotbed_stream *stream) {
     s->whole = whole;
-    for (uint32_t t = 0; t < s->storages->num_tables; t++)
+    for (uint32_t t = 0; t < s->storages->num_tables; t++) {
+        HOTBED_TRY(copy_steps(s, t, stream));
         HOTBED_TRY(copy_table(s, t, whole, stream));
+    }
     return HOTBED_OK;
 }
 
@@ -369,7 +395,8 @@ static uint64_t score_of(const hotbed_source *s, const source_table *t, uint64_t
 
 /* Set the digests of the next mark, and its rows and scores if the filter needs them. */
 static hotbed_status digest_rows(const hotbed_source *s, source_table *t) {
-    const size_t bytes = hotbed_encoded_bytes(t->encoding, t->info.dim);
+    const size_t bytes = hotbed_cut_row_bytes(t->cut);
+    const float *const states[2] = {t->states[0].data, t->states[1].data};
     const bool keeps = t->filter.min_change > 0, counts = t->filter.min_touches != 0;
     const uint64_t n = t->next.rows;
     unsigned char *row = hotbed_new(bytes);
@@ -385,9 +412,10 @@ static hotbed_status digest_rows(const hotbed_source *s, source_table *t) {
         t->next.scores[i] = score_of(s, t, i);
     for (uint64_t i = 0; i < n && status == HOTBED_OK; i++) {
         unsigned char *to = keeps ? t->next.encoded + i * bytes : row;
-        status = hotbed_row_encode_of(
-            t->info.name, t->next.keys[i], t->encoding, t->info.dim, t->info.dtype,
-            (const char *)t->rows.data + s->places[i] * row_bytes(t), to);
+        const hotbed_row_states row_states = hotbed_changes_states(t->cut, states, s->places[i]);
+        status = hotbed_cut_row_encode(
+            t->cut, t->next.keys[i], t->info.dtype,
+            (const char *)t->rows.data + s->places[i] * row_bytes(t), row_states.of, to);
         if (status == HOTBED_OK)
             t->next.digests[i] = hotbed_digest_of(to, bytes);
     }
@@ -433,12 +461,13 @@ static uint64_t touches_of(const source_table *t, const difference *d) {
 /* Euclidean norm of a change, in double. */
 static double norm_of(const source_table *t, const difference *d) {
     const uint32_t dim = t->info.dim;
-    const size_t bytes = hotbed_encoded_bytes(t->encoding, dim);
+    const hotbed_encoding encoding = (hotbed_encoding)t->cut->encoding;
+    const size_t bytes = hotbed_cut_row_bytes(t->cut);
     float now[HOTBED_CUT_DIM_MOST], then[HOTBED_CUT_DIM_MOST];
     double sum = 0;
-    hotbed_row_decode(t->encoding, dim, t->next.encoded + d->now * bytes, now);
+    hotbed_row_decode(encoding, dim, t->next.encoded + d->now * bytes, now);
     if (d->then != UINT64_MAX)
-        hotbed_row_decode(t->encoding, dim, t->last.encoded + d->then * bytes, then);
+        hotbed_row_decode(encoding, dim, t->last.encoded + d->then * bytes, then);
     for (uint32_t e = 0; e < dim; e++) {
         const double change =
             (double)now[e] - (double)(d->then == UINT64_MAX ? t->info.eval_value : then[e]);
@@ -474,7 +503,7 @@ static hotbed_status measure(
 /* Let the next mark have what readers have after the cut: a row that was left out as before, and no such key that
  * is new. */
 static void hold_back(source_table *t, uint64_t n, const difference *rows, const bool *passes) {
-    const size_t bytes = hotbed_encoded_bytes(t->encoding, t->info.dim);
+    const size_t bytes = hotbed_cut_row_bytes(t->cut);
     marked *now = &t->next;
     uint64_t kept = 0;
     for (uint64_t k = 0, i = 0; k < now->rows; k++) {
@@ -561,7 +590,10 @@ hotbed_status hotbed_source_changes(
     HOTBED_TRY(check_ranks(s, t));
     if (!t->tracks)
         HOTBED_TRY(digest_rows(s, t));
-    *out = (hotbed_changes){.keys_after = t->keys_after, .rows = t->rows.data};
+    *out = (hotbed_changes){
+        .keys_after = t->keys_after,
+        .rows = t->rows.data,
+        .states = {t->states[0].data, t->states[1].data}};
     if (!t->tracks && !whole)
         return compare_marks(s, t, out);
     if (whole)
@@ -589,9 +621,7 @@ void hotbed_source_settle(hotbed_source *s) {
         }
         clear_mark(&t->next);
         if (s->whole) { /* a table that tracks changes needs no copy of all rows until the next base */
-            hotbed_memory_free(&t->keys);
-            hotbed_memory_free(&t->rows);
-            t->capacity = 0;
+            free_copy(t);
         }
     }
 }

@@ -9,13 +9,15 @@
 
 #include "checkpoint/storages.h"
 #include "hotbed/publish.h"
+#include "serve/format.h"
 
 typedef struct hotbed_source hotbed_source;
 
-/* Create a source. `encodings`, [tables], are not TABLE. `routes` are NULL with one rank, `filters` are
- * copied or NULL. All other pointers are borrowed while it exists. Errors: MEMORY. */
+/* Create a source. `cut`, [tables], describes the rows of a cut; hotbed_source_take() sets their steps and powers.
+ * `routes` are NULL with one rank, `filters` are copied or NULL. All other pointers are borrowed while it
+ * exists. Errors: MEMORY. */
 hotbed_status hotbed_source_create(
-    const hotbed_storages *storages, const hotbed_encoding *encodings, const hotbed_route *routes,
+    const hotbed_storages *storages, hotbed_cut_table *cut, const hotbed_route *routes,
     const hotbed_change_filter *filters, uint32_t rank, hotbed_source **out);
 void hotbed_source_destroy(hotbed_source *source); /* NULL is allowed */
 
@@ -24,7 +26,7 @@ void hotbed_source_destroy(hotbed_source *source); /* NULL is allowed */
  * Waits for the stream's work, whose latched fault stays. Errors: MEMORY, DEVICE, STATE. */
 hotbed_status hotbed_source_begin(hotbed_source *source, bool *whole, hotbed_stream *stream);
 
-/* Copy the keys and embeddings that changed, or all of them. Waits as hotbed_source_begin() does.
+/* Copy the keys and rows that changed, or all of them. Waits as hotbed_source_begin() does.
  * Errors: STATE (rows entered or left a table meanwhile), MEMORY, DEVICE, UNSUPPORTED. */
 hotbed_status hotbed_source_take(hotbed_source *source, bool whole, hotbed_stream *stream);
 
@@ -35,9 +37,25 @@ typedef struct hotbed_changes {
     const uint64_t *keys;   /* [num_rows] in the order of their hashes */
     const uint32_t *places; /* [num_rows] number of the key's row in `rows` */
     const void *rows;       /* [.., dim] of the table's dtype */
+    const float
+        *states[2]; /* [.., hotbed_cut_state_dim()]; NULL: rows of the cut have no such state */
     const uint64_t
         *erased; /* [num_erased] in the order of their hashes; the cut before may lack some */
 } hotbed_changes;
+
+/* The states of a row in hotbed_changes. */
+typedef struct hotbed_row_states {
+    const float *of[2];
+} hotbed_row_states;
+
+static inline hotbed_row_states hotbed_changes_states(
+    const hotbed_cut_table *table, const float *const states[2], uint64_t place) {
+    hotbed_row_states row = {{NULL, NULL}};
+    for (uint32_t s = 0; s < 2; s++)
+        if (states[s] != NULL)
+            row.of[s] = states[s] + place * hotbed_cut_state_dim(table, s);
+    return row;
+}
 
 /* Find the changes of a table between the last cut that was settled and the copy; `whole`, as for the copy:
  * all rows.

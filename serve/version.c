@@ -184,7 +184,7 @@ void hotbed_version_find(
             continue;
         if (ref != 0) {
             rows[i] = row_of(v->rows[(ref >> 32) - 1], table, (uint32_t)ref);
-            hotbed_prefetch_item(rows[i], t->row_bytes);
+            hotbed_prefetch_item(rows[i], t->value_bytes);
             continue;
         }
         if (p->table->rows == 0)
@@ -201,7 +201,7 @@ void hotbed_version_find(
         for (; p->first < p->end; p->first++)
             if (all[p->first] == keys[i]) {
                 rows[i] = row_of(p->file, table, p->first);
-                hotbed_prefetch_item(rows[i], t->row_bytes);
+                hotbed_prefetch_item(rows[i], t->value_bytes);
                 break;
             }
     }
@@ -267,6 +267,7 @@ static hotbed_status version_new(
         v->tables[t].encoding = (hotbed_encoding)cut->tables[t].encoding;
         v->tables[t].missing = cut->tables[t].missing;
         v->tables[t].row_bytes = files->rows[0].tables[t].row_bytes;
+        v->tables[t].value_bytes = hotbed_encoded_bytes(v->tables[t].encoding, v->tables[t].dim);
     }
     *out = v;
     return HOTBED_OK;
@@ -391,12 +392,14 @@ static hotbed_status check_follows(const hotbed_version *before, const hotbed_cu
                 hotbed_cut_same_tables(cut, &before->files[0]->cut);
     for (uint32_t t = 0; same && t < head->tables; t++)
         same = cut->tables[t].encoding == (uint32_t)before->tables[t].encoding &&
+               cut->tables[t].optimizer == before->files[0]->cut.tables[t].optimizer &&
                cut->tables[t].route == before->files[0]->cut.tables[t].route &&
                cut->tables[t].route_rows == before->files[0]->cut.tables[t].route_rows;
     return same ? HOTBED_OK
                 : hotbed_fail_value(
                       HOTBED_ERR_CORRUPT, "cut", (double)head->number,
-                      "cut %" PRIu64 " has other tables, ranks or encodings than its base %" PRIu64,
+                      "cut %" PRIu64
+                      " has other tables, ranks, encodings or states than its base %" PRIu64,
                       head->number, before->base);
 }
 

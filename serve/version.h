@@ -48,8 +48,8 @@ typedef struct hotbed_version_table {
     uint32_t dim;
     hotbed_encoding encoding;
     float missing;
-    uint32_t row_bytes;
-    uint64_t keys; /* of the table */
+    uint32_t row_bytes, value_bytes; /* with states, and of the embedding */
+    uint64_t keys;                   /* of the table */
     uint64_t num_changes;
     uint64_t mask; /* entries - 1, a power of two less one; 0: there are no changes */
     hotbed_change *changes;

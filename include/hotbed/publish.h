@@ -20,7 +20,7 @@
  *       status = hotbed_publisher_wait(publisher); // the last cut is on disk
  *       hotbed_publisher_destroy(publisher);
  *
- * A publish copies keys and embeddings to host memory and returns; a thread of the publisher encodes
+ * A publish copies keys and rows to host memory and returns; a thread of the publisher encodes
  * what changed and writes it. The publisher keeps one copy. If the disk is slower than
  * the trainer, the next publish therefore waits until the cut before is on disk, and the trainer
  * waits with it. A trainer that would rather publish less often asks hotbed_publisher_busy() first.
@@ -103,6 +103,10 @@ typedef struct hotbed_publish_options {
      * track_changes. Host memory: 24 bytes for each row, with min_touches 8 more, and with min_change also
      * the rows as they were published. */
     const hotbed_change_filter *filters;
+    /* Rows have the states of the optimizer, too, in F32, and a cut has the count of steps: a trainer that
+     * hotbed_reader_fill() writes to goes on as this one would. Lookups read embeddings alone. The size of a
+     * row grows by 4 bytes for each number of a state, in files, host memory and Redis */
+    bool states;
 } hotbed_publish_options;
 
 /* Set every field to its default. `size` is the caller's sizeof(hotbed_publish_options); C programs

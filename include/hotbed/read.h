@@ -110,8 +110,12 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_reader_lookup(
  * All tables of the storages are brought to one cut, each found by its name; the cut may have others. Only
  * what changed since *version is written, and keys that left are removed; without a version, or with one that
  * is older than the version's base, the tables are cleared, and all rows are written. F32 rows are as
- * hotbed_reader_lookup() has them; rows of other types are rounded to nearest. Later work on `stream` sees the
+ * hotbed_reader_lookup() has them, and INT8 rows of an INT8 cut as they are there; others are rounded to nearest. Later work on `stream` sees the
  * whole cut. Hash tables should not evict, and have space for all keys of a cut.
+ *
+ * If rows of the cut have states (hotbed_publish_options.states), a storage whose optimizer has the same states
+ * gets them too, and the optimizer's count of steps, for example to train on in another process. A storage whose
+ * optimizer has no states gets embeddings alone.
  *
  *   storages  in     [n]
  *   version   inout  number of the cut that these storages have by this reader; 0: none
@@ -119,7 +123,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_reader_lookup(
  * Synchronous: waits for the stream, and copies the rows in pieces of 8 MiB. No other call on the storages may
  * run meanwhile.
  * Errors: ARGUMENT (NULL; a table that the cut does not have, or that has another dim, type of keys or
- * eval_initializer there; a STATIC table with more rows): nothing is written. After others *version is 0, and
+ * eval_initializer there; a STATIC table with more rows), UNSUPPORTED (its optimizer has other states than the
+ * cut, with the names of both; tables of one storage have different counts of steps there): nothing is written. After others *version is 0, and
  * the tables have a part of the cut: STATE (a table did not keep all keys, with their numbers; tickets hold
  * rows, the stream records a graph), the faults of hotbed_storage_offer_rows(), among them RANGE (a row that a
  * STATIC table does not have), MEMORY, DEVICE. */

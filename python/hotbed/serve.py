@@ -60,6 +60,7 @@ class Publisher:
             ``Comm.from_group()``.
         filters: of tables by name: what cuts leave out of their changes.  A row that is left out is compared again for
             the next cut.  A table with a filter is read as a whole for each cut.
+        states: rows have the states of the optimizer, too, so that :meth:`Reader.fill` can write to a second trainer.
 
     Raises:
         StateError: another publisher has the directory.
@@ -75,6 +76,7 @@ class Publisher:
         keep_bases: int = 2,
         comm: Optional[Comm] = None,
         filters: Optional[Mapping[str, ChangeFilter]] = None,
+        states: bool = False,
     ) -> None:
         self._model = found = _Model(model)
         world = 1 if found.comm is None else found.comm.size
@@ -86,7 +88,7 @@ class Publisher:
             )
         if comm is not None and comm is found.comm:
             raise ArgumentError("comm: the collections use this communicator; create another one of the same ranks")
-        options = new("publish_options", base_every=base_every, keep_bases=keep_bases)
+        options = new("publish_options", base_every=base_every, keep_bases=keep_bases, states=states)
         keep: List[Any] = [self._encodings(encoding), filter_array(self._names(), filters or {}, "filters")]
         options.encodings, options.filters = keep
         if comm is not None:
@@ -334,6 +336,9 @@ class Reader:
         Writes what changed since this reader's last call for the model, or all rows.  All its tables get one version,
         which its next forward answers.  Call :meth:`poll` first, or let the reader follow.  Waits for the stream.
 
+        If rows of the cut have states, a collection whose optimizer has the same states gets them, too, and the count
+        of steps.
+
         Args:
             model: a module that contains collections of ``hotbed.torch`` without ``comm``, or one of them, in eval
                 mode; its hash tables have space for all keys.
@@ -344,6 +349,7 @@ class Reader:
 
         Raises:
             ArgumentError: the cut does not have a table, or has it with another dim; the model has several ranks.
+            UnsupportedError: the optimizer has other states than the rows of the cut.
             StateError: a table has no space for all keys, or forwards wait for their backward.  The tables then have a
                 part of the version, and the next call writes all rows.
         """

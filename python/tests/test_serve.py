@@ -280,7 +280,9 @@ def parse(directory, number):
     assert cut[-40:-24] == rows[64 + 128 * tables :][:16]
     found = {}
     for t in range(tables):
-        name, dim, encoding, _, _, _, keys, missing = struct.unpack_from("<64s4I2Qf", cut, 128 + 128 * t)
+        head = struct.unpack_from("<64s4I2QfIQ2d", cut, 128 + 128 * t)
+        name, dim, encoding, _, _, _, keys, missing, optimizer, steps, *_ = head
+        widths = {0: [], 1: [], 2: [dim, dim], 4: [1]}[optimizer]  # none, sgd, adam, rowwise_adagrad
         n, m, at_keys, at_starts, at_values, at_removed = struct.unpack_from("<6Q", rows, 64 + 128 * t)
         bits, row_bytes = struct.unpack_from("<2I", rows, 64 + 128 * t + 112)
         assert n == 0 or n >> bits < 5
@@ -289,14 +291,21 @@ def parse(directory, number):
         starts = numpy.frombuffer(rows, "<u4", 2**bits + 1, at_starts) if n else [0]
         assert starts[0] == 0
         assert starts[-1] == n
-        bytes_ = numpy.frombuffer(rows, "u1", n * row_bytes, at_values).reshape(n, row_bytes)
+        whole = numpy.frombuffer(rows, "u1", n * row_bytes, at_values).reshape(n, row_bytes)
+        encoded = {1: 4 * dim, 2: 2 * dim, 4: dim + dim % 2 + 4}[encoding]
+        bytes_, behind = whole[:, :encoded], whole[:, -(-encoded // 4) * 4 :]
+        assert row_bytes == encoded if not widths else -(-encoded // 4) * 4 + 4 * sum(widths)
         if encoding == 4:
             ends = numpy.ascontiguousarray(bytes_[:, dim + dim % 2 :]).view("<f2").astype("f4")
             values = ends[:, 1:] + ends[:, :1] * bytes_[:, :dim].astype("f4")
         else:
             values = numpy.ascontiguousarray(bytes_).view({1: "<f4", 2: "<f2"}[encoding]).astype("f4")
         removed = numpy.frombuffer(rows, "<i8", m, at_removed).tolist()
-        found[name.rstrip(bytes(1)).decode()] = dict(zip(ids.tolist(), torch.from_numpy(values))), removed, keys
+        label = name.rstrip(bytes(1)).decode()
+        found[label] = dict(zip(ids.tolist(), torch.from_numpy(values))), removed, keys
+        if widths:
+            states = torch.from_numpy(numpy.ascontiguousarray(behind).view("<f4").copy())
+            found[label + ".states"] = dict(zip(ids.tolist(), states)), steps
     return found
 
 
@@ -322,6 +331,38 @@ def test_the_files_are_as_documented(tmp_path):
         offsets = torch.tensor([0, len(ids)])
         assert torch.equal(reader.lookup(ids, offsets, [name]), torch.stack([state[int(key)] for key in ids]))
         assert torch.allclose(reader.lookup(ids, offsets, [name]), places.rows(name, ids), atol=2e-3)
+
+
+def test_a_second_trainer_follows(tmp_path):
+    model, twin = train(Model()), Model()
+    publisher = hotbed.serve.Publisher(tmp_path, model, {"user": "f32", "item": "f32"}, base_every=3, states=True)
+    reader = None
+    for step in range(1, 6):
+        publisher.publish(step)
+        publisher.wait()
+        reader = reader or hotbed.serve.Reader(tmp_path, follow_ms=0)
+        reader.poll()
+        assert reader.fill(twin.eval()) == step
+        train(model, 1)
+    publisher.publish(6)
+    publisher.wait()
+    reader.poll()
+    reader.fill(twin)
+    twin.top.load_state_dict(model.top.state_dict())
+    for each in (model, twin):  # both go on alike
+        torch.manual_seed(9)
+        train(each)
+    for name in ("item", "user"):
+        keys = model.bags.keys(name)
+        assert torch.equal(keys, twin.bags.keys(name))
+        assert torch.equal(model.bags.rows(name, keys), twin.bags.rows(name, keys))
+    found = parse(tmp_path, 1)
+    assert found["user.states"][1] == 3 and len(found["user.states"][0]) == len(found["user"][0])
+    other = ht.EmbeddingBagCollection(
+        [ht.EmbeddingBagConfig(100, 8, "item", feature_names=["seen"])], optimizer=ht.Adam(lr=0.1)
+    )
+    with pytest.raises(hotbed.UnsupportedError, match="by rowwise_adagrad with momentum1"):
+        reader.fill(other)
 
 
 FORKED = """

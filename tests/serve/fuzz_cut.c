@@ -31,6 +31,21 @@ static void find(
     hotbed_version_find(version, table, n, keys, rows);
 }
 
+/* Read the states of the row of a key of the file, as hotbed_reader_fill() does. */
+static void read_states(
+    const hotbed_version *v, const hotbed_cut_table *table, uint32_t t, uint64_t key) {
+    const unsigned char *row = NULL;
+    uint32_t at = hotbed_cut_states_at(table);
+    volatile float sum = 0;
+    hotbed_version_find(v, t, 1, &key, &row);
+    for (uint32_t s = 0; s < 2; s++)
+        for (uint32_t e = 0; e < hotbed_cut_state_dim(table, s); e++, at += sizeof(float)) {
+            float value;
+            memcpy(&value, row + at, sizeof value);
+            sum = sum + value;
+        }
+}
+
 /* Look up keys of the file and others, in each table. */
 static void look_up(const hotbed_version *v, const hotbed_cut *cut, const hotbed_rows_file *rows) {
     const hotbed_lookup_source source = {v->tables, v->num_tables, v, find};
@@ -45,6 +60,8 @@ static void look_up(const hotbed_version *v, const hotbed_cut *cut, const hotbed
         uint64_t missing = hotbed_lookup_answer(&source, &lookup);
         if (rows->tables[t].rows > 0 && missing == 4)
             abort(); /* the first key of the file is there */
+        if (rows->tables[t].rows > 0)
+            read_states(v, &cut->tables[t], t, keys[0]);
     }
 }
 

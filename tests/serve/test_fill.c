@@ -158,6 +158,243 @@ static void only_what_changed_is_written(hotbed_backend backend) {
     end(&f);
 }
 
+/* --- states ---------------------------------------------------------------------------------------- */
+
+/* A storage of one optimizer, like the served one, that never evicts. */
+static hotbed_storage *trainer(
+    const hotbed_optimizer *optimizer, hotbed_mode mode, hotbed_stream *stream) {
+    hotbed_table_options tables[SERVED_TABLES];
+    hotbed_storage_options options;
+    hotbed_storage *storage = NULL;
+    options_of(tables, &options);
+    for (uint32_t t = 0; t < SERVED_TABLES; t++) {
+        tables[t].initializer.kind = HOTBED_INIT_UNIFORM;
+        tables[t].initializer.lower = -1.0F;
+        tables[t].initializer.upper = 1.0F;
+        tables[t].dtype = t == 0 ? HOTBED_BF16 : t == 1 ? HOTBED_F32 : HOTBED_INT8;
+        tables[t].rounding = HOTBED_ROUND_NEAREST;
+    }
+    options.optimizer = *optimizer;
+    options.mode = mode;
+    options.hbm_bytes = mode == HOTBED_MODE_HBM_DIRECT ? 0 : 2048;
+    CHECK_OK(hotbed_storage_create(&options, stream, &storage));
+    return storage;
+}
+
+enum {
+    ROW_BYTES = SERVED_DIM_MOST * sizeof(float) + 2 * sizeof(float),
+    STATE = SERVED_DIM_MOST + 1
+};
+
+/* Rows of all keys with their states, on the host. */
+typedef struct whole {
+    unsigned char weights[SERVED_KEYS * ROW_BYTES], found[SERVED_KEYS];
+    float states[2][SERVED_KEYS * STATE];
+} whole;
+
+static void get_whole(hotbed_storage *storage, uint32_t t, hotbed_stream *stream, whole *out) {
+    const hotbed_optimizer_kind kind = hotbed_storage_optimizer(storage)->kind;
+    hotbed_memory memory;
+    memset(out, 0, sizeof *out);
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, sizeof *out, NULL, &memory));
+    whole *device = memory.data;
+    hotbed_rows rows = {.weights = device->weights};
+    for (uint32_t s = 0; s < hotbed_optimizer_states(kind); s++)
+        rows.states[s] = device->states[s];
+    hotbed_memory keys;
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, sizeof served_keys, NULL, &keys));
+    CHECK_OK(hotbed_copy(keys.data, served_keys, sizeof served_keys, stream));
+    CHECK_OK(hotbed_fill(device, 0, sizeof *device, stream));
+    CHECK_OK(
+        hotbed_storage_get_rows(storage, t, SERVED_KEYS, keys.data, &rows, device->found, stream));
+    CHECK_OK(hotbed_copy(out, device, sizeof *out, stream));
+    CHECK_OK(hotbed_stream_sync(stream));
+    hotbed_memory_free(&keys);
+    hotbed_memory_free(&memory);
+}
+
+static void expect_twin(const filled *f, hotbed_storage *twin) {
+    static whole a, b;
+    hotbed_storage_state first = {.size = sizeof first}, second = {.size = sizeof second};
+    for (uint32_t t = 0; t < SERVED_TABLES; t++) {
+        get_whole(f->trained, t, f->host, &a);
+        get_whole(twin, t, f->stream, &b);
+        CHECK_BYTES(&a, &b, sizeof a);
+    }
+    CHECK_OK(hotbed_storage_get_state(f->trained, &first, f->host));
+    CHECK_OK(hotbed_storage_get_state(twin, &second, f->stream));
+    CHECK_EQ(second.optimizer_steps, first.optimizer_steps);
+    CHECK(second.beta1_power == first.beta1_power && second.beta2_power == first.beta2_power);
+}
+
+/* One step on the same keys and gradients in both storages, if there are two. */
+static void step(hotbed_storage *const *storages, hotbed_stream *const *streams, uint32_t n) {
+    enum { SAMPLES = 8, KEYS = SAMPLES * SERVED_TABLES };
+    uint64_t keys[KEYS];
+    float gradient[KEYS * SERVED_DIM_MOST];
+    for (uint32_t i = 0; i < KEYS; i++)
+        keys[i] = i < SAMPLES ? hotbed_test_below(6) : served_keys[hotbed_test_below(SERVED_KEYS)];
+    for (uint32_t i = 0; i < KEYS * SERVED_DIM_MOST; i++)
+        gradient[i] = hotbed_test_float();
+    for (uint32_t s = 0; s < n; s++) {
+        hotbed_ticket *ticket = NULL;
+        hotbed_batch batch;
+        hotbed_memory memory;
+        CHECK_OK(hotbed_memory_alloc(
+            streams[s], HOTBED_MEMORY_DEVICE, sizeof keys + sizeof gradient, NULL, &memory));
+        CHECK_OK(hotbed_copy(memory.data, keys, sizeof keys, streams[s]));
+        CHECK_OK(
+            hotbed_copy((char *)memory.data + sizeof keys, gradient, sizeof gradient, streams[s]));
+        hotbed_batch_init(&batch);
+        batch.batch_size = SAMPLES;
+        batch.num_keys = KEYS;
+        batch.keys = memory.data;
+        CHECK_OK(hotbed_ticket_create(storages[s], KEYS, SAMPLES, streams[s], &ticket));
+        CHECK_OK(hotbed_storage_prefetch(storages[s], &batch, ticket, streams[s]));
+        CHECK_OK(hotbed_storage_backward(
+            storages[s], ticket, (float *)(void *)((char *)memory.data + sizeof keys),
+            SERVED_DIM_MOST, streams[s]));
+        CHECK_OK(hotbed_stream_sync(streams[s]));
+        hotbed_ticket_destroy(ticket);
+        hotbed_memory_free(&memory);
+    }
+}
+
+/* Create a trainer whose cuts have states, and a publisher and a reader of them. */
+static void start_trainer(filled *f, hotbed_backend backend, const hotbed_optimizer *optimizer) {
+    hotbed_publish_options how;
+    *f =
+        (filled){.host = sample_stream(HOTBED_BACKEND_HOST), .stream = hotbed_test_stream(backend)};
+    for (uint64_t i = 10; i < SERVED_KEYS; i++)
+        served_keys[i] = i * 0x9e3779b97f4a7c15U;
+    snprintf(f->directory, sizeof f->directory, "%s", sample_path("states"));
+    f->trained = trainer(optimizer, HOTBED_MODE_HBM_DIRECT, f->host);
+    hotbed_publish_options_init(&how);
+    how.base_every = 4;
+    how.states = true;
+    CHECK_OK(hotbed_publisher_create(f->directory, &f->trained, 1, &how, f->host, &f->publisher));
+    step(&f->trained, &f->host, 1);
+    CHECK_OK(hotbed_publisher_publish(f->publisher, ++f->step, f->host));
+    CHECK_OK(hotbed_publisher_wait(f->publisher));
+    CHECK_OK(hotbed_reader_open(f->directory, NULL, &f->reader));
+}
+
+static void a_second_trainer_follows(hotbed_backend backend) {
+    static const hotbed_optimizer_kind kinds[] = {
+        HOTBED_OPT_ADAM, HOTBED_OPT_ROWWISE_ADAGRAD, HOTBED_OPT_ROW_STEPS_ADAM};
+    static const hotbed_mode modes[] = {
+        HOTBED_MODE_HBM_DIRECT, HOTBED_MODE_CACHE, HOTBED_MODE_DEFAULT};
+    for (uint32_t k = 0; k < 3; k++) {
+        filled f;
+        hotbed_optimizer optimizer;
+        hotbed_optimizer_init(&optimizer);
+        optimizer.kind = kinds[k];
+        optimizer.learning_rate = 0.125F;
+        start_trainer(&f, backend, &optimizer);
+        hotbed_storage *twin = trainer(&optimizer, modes[k], f.stream);
+        for (uint32_t i = 0; i < 9; i++) {
+            CHECK_OK(hotbed_reader_poll(f.reader));
+            CHECK_OK(hotbed_reader_fill(f.reader, &twin, 1, f.stream, &f.version));
+            CHECK_EQ(f.version, f.step);
+            expect_twin(&f, twin);
+            for (uint64_t more = hotbed_test_below(3); more > 0; more--)
+                step(&f.trained, &f.host, 1);
+            if (hotbed_test_below(2) == 0)
+                CHECK_OK(hotbed_storage_erase(
+                    f.trained, 1, 1, &served_keys[hotbed_test_below(SERVED_KEYS)], NULL, f.host));
+            CHECK_OK(hotbed_publisher_publish(f.publisher, ++f.step, f.host));
+            CHECK_OK(hotbed_publisher_wait(f.publisher));
+        }
+        CHECK_OK(hotbed_reader_poll(f.reader));
+        CHECK_OK(hotbed_reader_fill(f.reader, &twin, 1, f.stream, &f.version));
+        /* both go on with the same bytes; rows of new keys begin with random numbers of the same seed */
+        hotbed_storage *const both[] = {f.trained, twin};
+        hotbed_stream *const streams[] = {f.host, f.stream};
+        for (int i = 0; i < 3; i++)
+            step(both, streams, 2);
+        expect_twin(&f, twin);
+        hotbed_storage_destroy(twin);
+        end(&f);
+    }
+}
+
+static void other_states_are_refused(hotbed_backend backend) {
+    filled f;
+    hotbed_optimizer optimizer;
+    uint64_t version = 0;
+    hotbed_optimizer_init(&optimizer);
+    optimizer.kind = HOTBED_OPT_ADAM;
+    start_trainer(&f, backend, &optimizer);
+    optimizer.kind = HOTBED_OPT_ADAGRAD;
+    hotbed_storage *other = trainer(&optimizer, HOTBED_MODE_HBM_DIRECT, f.stream);
+    CHECK_STATUS(
+        hotbed_reader_fill(f.reader, &other, 1, f.stream, &version), HOTBED_ERR_UNSUPPORTED);
+    CHECK_FIELDS(.table = "rows");
+    CHECK(strstr(hotbed_last_error(), "adagrad with the states") != NULL);
+    CHECK(strstr(hotbed_last_error(), "by adam with exp_avg[3], exp_avg_sq[3]") != NULL);
+    hotbed_storage_destroy(other);
+    optimizer.kind = HOTBED_OPT_SGD; /* has no states, and gets embeddings */
+    other = trainer(&optimizer, HOTBED_MODE_HBM_DIRECT, f.stream);
+    CHECK_OK(hotbed_reader_fill(f.reader, &other, 1, f.stream, &version));
+    static whole a, b;
+    get_whole(f.trained, 1, f.host, &a);
+    get_whole(other, 1, f.stream, &b);
+    CHECK_BYTES(a.weights, b.weights, sizeof a.weights);
+    hotbed_storage_destroy(other);
+    end(&f);
+}
+
+/* A cut has no states, or other storages shared their counts of steps. */
+static void counts_of_steps_are_of_a_storage(hotbed_backend backend) {
+    filled f;
+    hotbed_optimizer optimizer;
+    hotbed_publish_options how;
+    hotbed_storage *halves[2] = {NULL, NULL}, *both = NULL;
+    static const char *const names[] = {"first", "second"};
+    hotbed_table_options tables[2];
+    hotbed_storage_options options;
+    f = (filled){.host = sample_stream(HOTBED_BACKEND_HOST), .stream = hotbed_test_stream(backend)};
+    snprintf(f.directory, sizeof f.directory, "%s", sample_path("counts"));
+    hotbed_optimizer_init(&optimizer);
+    optimizer.kind = HOTBED_OPT_ADAM;
+    for (uint32_t t = 0; t < 2; t++) {
+        hotbed_table_options_init(&tables[t]);
+        tables[t].name = names[t];
+        tables[t].dim = 4;
+        tables[t].capacity = 8;
+        hotbed_storage_options_init(&options);
+        options.num_tables = 1;
+        options.tables = &tables[t];
+        options.optimizer = optimizer;
+        CHECK_OK(hotbed_storage_create(&options, f.host, &halves[t]));
+    }
+    hotbed_storage_state state = {.size = sizeof state};
+    CHECK_OK(hotbed_storage_get_state(halves[1], &state, f.host));
+    state.optimizer_steps = 3;
+    CHECK_OK(hotbed_storage_set_state(halves[1], &state, f.host));
+    hotbed_publish_options_init(&how);
+    how.states = true;
+    CHECK_OK(hotbed_publisher_create(f.directory, halves, 2, &how, f.host, &f.publisher));
+    CHECK_OK(hotbed_publisher_publish(f.publisher, 1, f.host));
+    CHECK_OK(hotbed_publisher_wait(f.publisher));
+    CHECK_OK(hotbed_reader_open(f.directory, NULL, &f.reader));
+    options.num_tables = 2;
+    options.tables = tables;
+    CHECK_OK(hotbed_storage_create(&options, f.stream, &both));
+    CHECK_STATUS(
+        hotbed_reader_fill(f.reader, &both, 1, f.stream, &f.version), HOTBED_ERR_UNSUPPORTED);
+    CHECK_FIELDS(
+            .has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .parameter = "optimizer_steps",
+            .table = "second", .value = 3, .limit = 0);
+    hotbed_storage_destroy(both);
+    hotbed_reader_close(f.reader);
+    hotbed_publisher_destroy(f.publisher);
+    hotbed_storage_destroy(halves[0]);
+    hotbed_storage_destroy(halves[1]);
+    hotbed_stream_destroy(f.stream);
+    hotbed_stream_destroy(f.host);
+}
+
 /* --- errors ---------------------------------------------------------------------------------------- */
 
 /* Create a storage of other options, and try to fill it. */
@@ -212,5 +449,8 @@ const hotbed_test hotbed_tests[] = {
     {"a_filled_storage_follows_the_cuts", a_filled_storage_follows_the_cuts},
     {"only_what_changed_is_written", only_what_changed_is_written},
     {"other_tables_are_named", other_tables_are_named},
+    {"a_second_trainer_follows", a_second_trainer_follows},
+    {"other_states_are_refused", other_states_are_refused},
+    {"counts_of_steps_are_of_a_storage", counts_of_steps_are_of_a_storage},
     {NULL, NULL},
 };

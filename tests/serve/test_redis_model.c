@@ -183,6 +183,7 @@ static void open_publisher(history *h) {
     CHECK_OK(hotbed_redis_sink_create(&h->redis, &h->sink));
     hotbed_publish_options_init(&options);
     options.encodings = h->encodings;
+    options.states = hotbed_test_below(2) == 0;
     options.base_every = 1 + (uint32_t)hotbed_test_below(6);
     options.file = pass_on;
     options.context = h;

@@ -786,6 +786,7 @@ static void a_lost_cut_is_named(hotbed_backend backend) {
 static void every_byte_of_the_files_is_checked(hotbed_backend backend) {
     bench b;
     begin(&b, backend);
+    b.options.states = true;
     create(&b);
     publish(&b);
     for (int which = 0; which < 2; which++) {

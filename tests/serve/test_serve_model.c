@@ -48,6 +48,7 @@ static void open_publisher(history *h, sample_fault fault, uint64_t at) {
     hotbed_publish_options options;
     hotbed_publish_options_init(&options);
     options.encodings = h->encodings;
+    options.states = hotbed_test_below(2) == 0;
     options.base_every = 1 + (uint32_t)hotbed_test_below(5);
     options.keep_bases = 1 + (uint32_t)hotbed_test_below(2);
     close_publisher(h);

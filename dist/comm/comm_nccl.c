@@ -21,12 +21,14 @@
 #include <nccl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
     LOOK_MS = 5, /* between two checks of the watching thread */
     LOCK_MS =
         2000, /* how long it waits for a call of NCCL to return before it goes on without it */
+    EXIT_MS = 2000, /* how long the end of the process waits for NCCL's communicators to be freed */
     DUMMY_BYTES = 8, /* bytes that a barrier sends */
     WINDOW_ALIGN = 4096,
     FLAG_ALIGN = 256
@@ -81,6 +83,63 @@ static bool start_thread(pthread_t *thread, void *(*function)(void *argument), v
     return error == 0;
 }
 
+/* --- the end of NCCL's communicators ---------------------------------------------------------- */
+
+/* ncclCommDestroy() and ncclCommAbort() return when the other processes have called them too,
+ * because NCCL serves their connections until then. A caller that waited for that could be what
+ * those processes wait for, so a thread waits instead. */
+typedef struct ending {
+    ncclComm_t nccl;
+    int device;
+    bool failed;
+} ending;
+
+static uint32_t num_endings; /* atomic */
+
+static void *end_main(void *argument) {
+    ending *e = argument;
+    (void)cudaSetDevice(e->device);
+    (void)(e->failed ? ncclCommAbort(e->nccl) : ncclCommDestroy(e->nccl));
+    hotbed_delete(e);
+    __atomic_fetch_sub(&num_endings, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* A process should not end while NCCL frees memory of a GPU. */
+static void await_endings(void) {
+    uint64_t until = hotbed_monotonic_now() + (uint64_t)EXIT_MS * 1000000U;
+    while (__atomic_load_n(&num_endings, __ATOMIC_ACQUIRE) > 0 && hotbed_monotonic_now() < until)
+        sched_yield();
+}
+
+static void await_endings_at_exit(void) {
+    (void)atexit(await_endings);
+}
+
+/* Destroy, or abort after a failure, the communicator of NCCL. Without memory for a thread it stays
+ * until the process ends: after a failure its operations would go on, so then the caller waits. */
+static void end_nccl(nccl_comm *n) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, await_endings_at_exit);
+    ending *e = hotbed_new(sizeof *e);
+    pthread_t thread;
+    bool failed = hotbed_comm_has_failed(&n->base);
+    if (e != NULL) {
+        *e = (ending){n->nccl, n->device, failed};
+        __atomic_fetch_add(&num_endings, 1, __ATOMIC_RELAXED);
+        if (start_thread(&thread, end_main, e)) {
+            (void)pthread_detach(thread);
+            n->nccl = NULL;
+            return;
+        }
+        __atomic_fetch_sub(&num_endings, 1, __ATOMIC_RELAXED);
+        hotbed_delete(e);
+    }
+    if (failed)
+        (void)ncclCommAbort(n->nccl);
+    n->nccl = NULL;
+}
+
 /* --- the watching thread -------------------------------------------------------------------- */
 
 static bool wait_for_lock(pthread_mutex_t *lock, uint32_t milliseconds) {
@@ -101,8 +160,7 @@ static void abort_operations(nccl_comm *n) {
     /* A caller that holds the lock for long is blocked inside NCCL, behind kernels that wait. The
      * abort unblocks it. */
     bool locked = wait_for_lock(&n->submit, LOCK_MS);
-    (void)ncclCommAbort(n->nccl);
-    n->nccl = NULL;
+    end_nccl(n);
     if (locked)
         pthread_mutex_unlock(&n->submit);
 }
@@ -451,11 +509,8 @@ static void destroy(hotbed_comm *comm) {
         (void)hotbed_link_close(
             n->link,
             n->gpu.words == NULL ? 0 : __atomic_load_n(&n->gpu.words->completed, __ATOMIC_ACQUIRE));
-    if (n->nccl != NULL) {
-        int callers = enter_gpu(n);
-        (void)(hotbed_comm_has_failed(comm) ? ncclCommAbort(n->nccl) : ncclCommDestroy(n->nccl));
-        (void)cudaSetDevice(callers);
-    }
+    if (n->nccl != NULL)
+        end_nccl(n);
     hotbed_event_destroy(n->passed);
     hotbed_memory_free(&n->dummy);
     hotbed_memory_free(&n->count);

@@ -210,8 +210,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_comm_create_nccl(
 
 /* Leave the communicator and free it. The caller's streams must have completed its operations, and
  * its windows and the graphs that recorded it must have been destroyed. Other ranks fail if they
- * have operations left that need this rank. Synchronous; does not wait for other ranks. NULL is
- * allowed. */
+ * have operations left that need this rank. Synchronous; does not wait for other ranks: with NCCL, a
+ * thread of the library frees what NCCL holds when the other ranks have destroyed theirs, and the
+ * end of the process waits up to two seconds for it. NULL is allowed. */
 HOTBED_API void hotbed_comm_destroy(hotbed_comm *comm);
 
 /* Return this rank's number, the number of ranks, and the transport. */

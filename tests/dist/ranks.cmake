@@ -81,9 +81,9 @@ if(HOTBED_NCCL)
   add_ranks_test(test_comm_window_refused.nccl2 gpu "${nccl};HOTBED_TEST_GPUS=2;NCCL_WIN_ENABLE=0"
                  $<TARGET_FILE:test_comm_window> windows_are_refused)
   foreach(gpus IN ITEMS 2 4)
-    foreach(program IN ITEMS test_comm test_comm_fail test_comm_window test_sharded test_sharded_agree
-                             test_sharded_context test_sharded_growth test_sharded_packed test_balance
-                             ${checkpoints})
+    foreach(program IN ITEMS test_comm test_comm_fail test_comm_next test_comm_window test_sharded
+                             test_sharded_agree test_sharded_context test_sharded_growth test_sharded_packed
+                             test_balance ${checkpoints})
       # A thread for each GPU, and a process for each GPU.
       add_ranks_test(${program}.nccl${gpus} "gpu;slow"
                      "${nccl};HOTBED_TEST_GPUS=${gpus}" $<TARGET_FILE:${program}>)

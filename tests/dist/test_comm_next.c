@@ -1,4 +1,4 @@
-/* tests/dist/test_comm_next.c - consecutive communicators, when some ranks leave the first one early. */
+/* tests/dist/test_comm_next.c - several communicators, which some ranks leave or destroy early. */
 #include "tests/dist/world.h"
 #include "tests/support/harness.h"
 
@@ -46,7 +46,31 @@ static void late_messages_do_not_reach_the_next_communicator(hotbed_backend back
     }
 }
 
+/* Destroy a second communicator on rank 0 before, and on the other ranks after, a barrier of the first. */
+static void outlive(world_rank *me) {
+    const world_rank *outer = me->argument;
+    if (me->rank > 0)
+        next_body((world_rank *)outer);
+}
+
+static void destroy_early(world_rank *me) {
+    world_run(me->argument, NULL, outlive, me);
+    if (me->rank == 0)
+        next_body(me);
+}
+
+static void destroying_waits_for_no_rank(hotbed_backend backend) {
+    const char *missing = world_missing();
+    if (missing != NULL)
+        SKIP(missing);
+    const world *where = world_list();
+    if (!world_is_a_process())
+        SKIP("ranks that are threads destroy their communicators one after the other anyway");
+    world_run(where, NULL, destroy_early, (void *)where);
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"destroying_waits_for_no_rank", destroying_waits_for_no_rank},
     {"late_messages_do_not_reach_the_next_communicator",
      late_messages_do_not_reach_the_next_communicator},
     {NULL, NULL},

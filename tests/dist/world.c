@@ -62,6 +62,11 @@ bool world_is_wanted(const world *where, uint32_t most) {
     return !hotbed_test_is_small() || !choice || where->size == (most < 2 ? most : 2);
 }
 
+bool world_is_a_process(void) {
+    const char *name = transport_name();
+    return *name != '\0' && !on_gpu() && strcmp(name, "nccl") != 0;
+}
+
 bool world_records(const world_rank *me) {
     return hotbed_comm_transport(me->comm) != HOTBED_TRANSPORT_THREADS ||
            hotbed_stream_backend(me->stream) == HOTBED_BACKEND_HOST;
@@ -103,20 +108,9 @@ typedef struct thread {
 /* The NCCL communicators of world_run_kept(), for the ranks of this process. */
 static hotbed_comm *kept[RANKS_MAX];
 
-static void *destroy_main(void *comm) {
-    hotbed_comm_destroy(comm);
-    return NULL;
-}
-
-/* Destroy them concurrently, as they were created. */
 static void destroy_kept(void) {
-    pthread_t threads[RANKS_MAX];
     for (uint32_t r = 0; r < RANKS_MAX; r++)
-        if (kept[r] != NULL)
-            CHECK_EQ(pthread_create(&threads[r], NULL, destroy_main, kept[r]), 0);
-    for (uint32_t r = 0; r < RANKS_MAX; r++)
-        if (kept[r] != NULL)
-            CHECK_EQ(pthread_join(threads[r], NULL), 0);
+        hotbed_comm_destroy(kept[r]);
 }
 
 /* Return the kept NCCL communicator, or create one. */

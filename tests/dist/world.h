@@ -35,6 +35,9 @@ bool world_is_wanted(const world *where, uint32_t most);
 /* Why this environment has no worlds; NULL: it has some. */
 const char *world_missing(void);
 
+/* Whether each rank is a process. */
+bool world_is_a_process(void);
+
 /* Whether this rank's collectives can be recorded in a graph: not between threads on a GPU. */
 bool world_records(const world_rank *me);
 

@@ -319,6 +319,10 @@ hotbed_scale_load(bool shared, uint32_t dtype, uint32_t dim, const uint8_t *row,
 HOTBED_HD void hotbed_scale_store(
     uint32_t dtype, uint32_t dim, uint8_t *row, uint32_t e, uint32_t word) {
     const uint32_t at = hotbed_scale_at(dtype, dim, e);
+    if (at % 4 == 0) { /* one store, which may go to another rank */
+        *(uint32_t *)(void *)(row + at) = word;
+        return;
+    }
     for (uint32_t k = 0; k < HOTBED_SCALE_BYTES; k++)
         row[at + k] = (uint8_t)(word >> (8 * k));
 }

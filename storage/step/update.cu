@@ -242,8 +242,8 @@ typedef struct update_launches {
     update_kind kind;
 } update_launches;
 
-template <uint32_t WIDTH> static update_launches sums_of(update_form form) {
-    const bool plain = form == FORM_PLAIN || form == FORM_SEQUENCE;
+template <uint32_t WIDTH> static update_launches sums_of(update_form form, bool half) {
+    const bool plain = !half && (form == FORM_PLAIN || form == FORM_SEQUENCE);
     update_launches all = {};
     all.width = WIDTH;
     all.leaf = plain ? leaf_kernel<WIDTH, true> : leaf_kernel<WIDTH, false>;
@@ -275,11 +275,13 @@ static update_kind choose_kind(uint32_t max_dim, update_form form, const hotbed_
     }
 }
 
-static update_launches choose(uint32_t max_dim, update_form form, const hotbed_optimizer_view *o) {
-    update_launches all = max_dim <= 16   ? sums_of<4>(form)
-                          : max_dim <= 32 ? sums_of<8>(form)
-                          : max_dim <= 64 ? sums_of<16>(form)
-                                          : sums_of<32>(form);
+/* `half`: gradients have 16 bits. */
+static update_launches choose(
+    uint32_t max_dim, update_form form, bool half, const hotbed_optimizer_view *o) {
+    update_launches all = max_dim <= 16   ? sums_of<4>(form, half)
+                          : max_dim <= 32 ? sums_of<8>(form, half)
+                          : max_dim <= 64 ? sums_of<16>(form, half)
+                                          : sums_of<32>(form, half);
     all.kind = choose_kind(max_dim, form, o);
     return all;
 }
@@ -287,7 +289,8 @@ static update_launches choose(uint32_t max_dim, update_form form, const hotbed_o
 static update_form form_of(
     const hotbed_step_view *step, const hotbed_optimizer_view *optimizer,
     hotbed_gradient_view gradient, uint32_t max_dim) {
-    if (step->storage.rows_form == HOTBED_ROWS_ANY || gradient.dtype != HOTBED_F32 ||
+    const bool half = gradient.dtype != HOTBED_F32;
+    if (step->storage.rows_form == HOTBED_ROWS_ANY || hotbed_dtype_size(gradient.dtype) < 2 ||
         optimizer->max_gradient != 0.0F || gradient.stride % 4 != 0 ||
         ((uintptr_t)gradient.data & 15U) != 0)
         return FORM_ANY;
@@ -295,7 +298,7 @@ static update_form form_of(
     const bool fits = max_dim <= HOTBED_REGISTER_DIM_MOST;
     if (step->storage.pooling == HOTBED_POOL_NONE) {
         if (!fits)
-            return after == 0 ? FORM_PLAIN : FORM_ANY;
+            return after == 0 && !half ? FORM_PLAIN : FORM_ANY;
         return (update_form)(FORM_SEQUENCE + after);
     }
     if (!fits || step->storage.pooling != HOTBED_POOL_SUM || step->batch.weights != NULL)
@@ -357,8 +360,9 @@ static hotbed_status update(
     hotbed_gradient_view gradient, uint32_t max_dim, void *memory, hotbed_stream *stream) {
     update_scratch scratch;
     (void)lay_out(step->batch.bound, max_dim, memory, &scratch);
-    update_launches launch =
-        choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer);
+    update_launches launch = choose(
+        max_dim, form_of(step, optimizer, gradient, max_dim), gradient.dtype != HOTBED_F32,
+        optimizer);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
     if (launch.kind.some == NULL) {
         HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, WHOLE, stream));
@@ -403,8 +407,9 @@ static hotbed_status reduce(
     hotbed_stream *stream) {
     update_scratch scratch;
     (void)lay_out(step->batch.bound, max_dim, memory, &scratch);
-    update_launches launch =
-        choose(max_dim, form_of(step, optimizer, gradient, max_dim), optimizer);
+    update_launches launch = choose(
+        max_dim, form_of(step, optimizer, gradient, max_dim), gradient.dtype != HOTBED_F32,
+        optimizer);
     if (sums.pack.dtype != 0)
         launch.reduce = launch.reduce_packed;
     hotbed_stream *branch;
@@ -428,7 +433,7 @@ static hotbed_status apply(
     update_scratch scratch;
     (void)lay_out(step->batch.bound, max_dim, memory, &scratch);
     bool plain = step->storage.rows_form == HOTBED_ROWS_F32 && ((uintptr_t)sums.data & 15U) == 0;
-    update_launches launch = choose(max_dim, plain ? FORM_PLAIN : FORM_ANY, optimizer);
+    update_launches launch = choose(max_dim, plain ? FORM_PLAIN : FORM_ANY, false, optimizer);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
     launch.kind.apply<<<
         blocks_of(stream, step->batch.bound, launch.kind.width, WHOLE), BLOCK, 0,

@@ -576,7 +576,7 @@ HOTBED_HD void hotbed_update_row(
 /* --- rows in registers --------------------------------------------------------------------------
  *
  * For tables whose dims are multiples of 4 and at most 4 * HOTBED_QUADS_MOST * width, and for
- * aligned f32 gradients without clamping. Most rows of a batch have few occurrences, so an update
+ * aligned gradients of f32 or of 16 bits, without clamping. Most rows of a batch have few occurrences, so an update
  * takes as long as the latency of its loads. A lane therefore has several groups of four elements:
  * a warp then works on several rows, and each lane issues several loads before it uses the first.
  * Sums stay in registers; each gradient is read once.
@@ -623,11 +623,16 @@ HOTBED_HD uint32_t hotbed_quad_at(uint32_t q, uint32_t width) {
     return 4 * (hotbed_tile_rank(width) + q * width);
 }
 
-/* Load a lane's group q of the array at `at`. If it is past `dim`, load elements 0 .. 3. */
-HOTBED_HD hotbed_f32x4 hotbed_quad_load(uint64_t at, uint32_t q, uint32_t dim, uint32_t width) {
-    const uint32_t e = hotbed_quad_at(q, width);
+/* Load a lane's group q of the array at `at`, which has elements of `dtype`, of 16 bits if `half`, a
+ * literal. If it is past `dim`, load elements 0 .. 3. */
+HOTBED_HD hotbed_f32x4
+hotbed_quad_load(bool half, uint32_t dtype, uint64_t at, uint32_t q, uint32_t dim, uint32_t width) {
+    const uint32_t e = hotbed_quad_at(q, width), from = e < dim ? e : 0;
     HOTBED_POINT();
-    return *(const hotbed_f32x4 *)(const void *)((const float *)(uintptr_t)at + (e < dim ? e : 0));
+    if (half)
+        return hotbed_half4_to_f32(
+            dtype, *(const hotbed_u16x4 *)(const void *)((const uint16_t *)(uintptr_t)at + from));
+    return *(const hotbed_f32x4 *)(const void *)((const float *)(uintptr_t)at + from);
 }
 
 /* The occurrence of which the lane's addend is the gradient, among addends j .. j+width-1 of a row.
@@ -647,24 +652,27 @@ HOTBED_HD uint64_t hotbed_addend_at(
     if (source.partials != NULL)
         return (uint64_t)(uintptr_t)(source.partials + j * source.partial_stride);
     if (!pooled)
-        return (uint64_t)(uintptr_t)((const float *)gradient.data + i * gradient.stride);
+        return (uint64_t)(uintptr_t)gradient.data +
+               i * gradient.stride * hotbed_dtype_size(gradient.dtype);
     const uint64_t at = hotbed_occurrence_of(s, gradient, i).at;
     return at == 0 ? (uint64_t)(uintptr_t)s->storage.zeros : at;
 }
 
 /* Add the addend at `at` to *sum. */
 HOTBED_HD void hotbed_quads_add(
-    hotbed_quads *sum, uint64_t at, uint32_t dim, uint32_t quads, uint32_t width) {
+    hotbed_quads *sum, bool half, uint32_t dtype, uint64_t at, uint32_t dim, uint32_t quads,
+    uint32_t width) {
     HOTBED_UNROLL
     for (uint32_t q = 0; q < quads; q++)
-        sum->q[q] = hotbed_add4(sum->q[q], hotbed_quad_load(at, q, dim, width));
+        sum->q[q] = hotbed_add4(sum->q[q], hotbed_quad_load(half, dtype, at, q, dim, width));
 }
 
-/* Sum addends begin .. end-1, at most one group, in order from zero. Each lane looks up one addend;
- * i is hotbed_addend_occurrence() of `begin`. The sums of lanes past `dim` are undefined. */
-HOTBED_HD hotbed_quads hotbed_sum_addends(
-    const hotbed_step_view *s, hotbed_gradient_view gradient, hotbed_sum_source source, uint32_t i,
-    uint32_t dim, hotbed_register_shape shape, uint32_t width) {
+/* Sum addends begin .. end-1, at most one group, in order from zero. `half`, a literal, says whether
+ * addends have 16 bits. Each lane looks up one addend; i is hotbed_addend_occurrence() of `begin`. The
+ * sums of lanes past `dim` are undefined. */
+HOTBED_HD hotbed_quads hotbed_sum_addends_of(
+    const hotbed_step_view *s, hotbed_gradient_view gradient, bool half, hotbed_sum_source source,
+    uint32_t i, uint32_t dim, hotbed_register_shape shape, uint32_t width) {
     hotbed_quads sum, g[HOTBED_AHEAD_MOST];
     uint32_t lane = hotbed_tile_rank(width);
     HOTBED_UNROLL
@@ -682,7 +690,7 @@ HOTBED_HD hotbed_quads hotbed_sum_addends(
                 uint64_t at = hotbed_tile_shuffle_u64(width, mine, k + a);
                 HOTBED_UNROLL
                 for (uint32_t q = 0; q < shape.quads; q++)
-                    g[a].q[q] = hotbed_quad_load(at, q, dim, width);
+                    g[a].q[q] = hotbed_quad_load(half, gradient.dtype, at, q, dim, width);
             }
             HOTBED_UNROLL
             for (uint32_t a = 0; a < shape.ahead; a++)
@@ -692,11 +700,21 @@ HOTBED_HD hotbed_quads hotbed_sum_addends(
         }
         for (; k < n; k++)
             hotbed_quads_add(
-                &sum, hotbed_tile_shuffle_u64(width, mine, k), dim, shape.quads, width);
+                &sum, half, gradient.dtype, hotbed_tile_shuffle_u64(width, mine, k), dim,
+                shape.quads, width);
         if (shape.once)
             break;
     }
     return sum;
+}
+
+/* The same, whatever the addends are: partial sums are f32. */
+HOTBED_HD hotbed_quads hotbed_sum_addends(
+    const hotbed_step_view *s, hotbed_gradient_view gradient, hotbed_sum_source source, uint32_t i,
+    uint32_t dim, hotbed_register_shape shape, uint32_t width) {
+    return gradient.dtype != HOTBED_F32 && source.partials == NULL
+               ? hotbed_sum_addends_of(s, gradient, true, source, i, dim, shape, width)
+               : hotbed_sum_addends_of(s, gradient, false, source, i, dim, shape, width);
 }
 
 /* Whether all elements of the row's gradient are finite. All lanes get the answer. */

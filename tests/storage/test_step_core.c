@@ -619,8 +619,8 @@ static void plain_rows_are_the_same_at_every_width(hotbed_backend backend) {
     }
 }
 
-/* Rows whose dims are multiples of 4 (8 if elements have two bytes), and gradients of sequences or of sums without weights, are
- * summed in registers. */
+/* Rows whose dims are multiples of 4 (8 if elements have two bytes), and gradients of sequences or of sums without
+ * weights, in F32 or 16 bits, are summed in registers. */
 static void rows_in_registers_are_the_same_at_every_width(hotbed_backend backend) {
     for (int i = 0; i < 12; i += hotbed_test_is_small() ? 5 : 1) {
         const int form = i / 4; /* sequences, bags, bags of two-byte elements */
@@ -630,6 +630,7 @@ static void rows_in_registers_are_the_same_at_every_width(hotbed_backend backend
         s.tables[0].dim = form < 2 ? 12 : 24;
         s.tables[1].dim = 64;
         s.tables[2].dim = 32;
+        s.options.output_dtype = (hotbed_dtype)(1 + i % 3);
         for (uint32_t t = 0; t < TABLES; t++)
             s.tables[t].dtype = form < 2                ? HOTBED_F32
                                 : (i + (int)t) % 2 == 0 ? HOTBED_F16
@@ -646,6 +647,7 @@ static void scaled_rows_in_registers_are_the_same_at_every_width(hotbed_backend 
         three_tables(
             &s, (hotbed_optimizer_kind)(1 + i % 4),
             i / 4 % 2 == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM);
+        s.options.output_dtype = (hotbed_dtype)(1 + i % 3);
         for (uint32_t t = 0; t < TABLES; t++) {
             s.tables[t].dim = dims[i / 8][t];
             s.tables[t].dtype = (i + t) % 2 == 0 ? HOTBED_INT8 : HOTBED_FP8;

@@ -473,6 +473,41 @@ hotbed_status hotbed_redis_reader_find(hotbed_redis_reader *r, const char *name,
                      HOTBED_ERR_ARGUMENT, name, "redis_reader_find: there is no table '%s'", name);
 }
 
+uint32_t hotbed_redis_reader_num_tables(const hotbed_redis_reader *reader) {
+    hotbed_redis_reader *r = (hotbed_redis_reader *)reader; /* its lock changes */
+    if (r == NULL || r->process != getpid())
+        return 0;
+    pthread_mutex_lock(&r->lock);
+    const uint32_t n = r->cut.head->tables;
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+hotbed_status hotbed_redis_reader_table_info(
+    hotbed_redis_reader *r, uint32_t table, hotbed_reader_table *out) {
+    HOTBED_TRY(check_reader(r, "redis_reader_table_info"));
+    HOTBED_TRY(hotbed_output_check(out, "hotbed_reader_table"));
+    pthread_mutex_lock(&r->lock);
+    const uint32_t n = r->cut.head->tables;
+    hotbed_reader_table info = {.size = 0};
+    if (table < n) {
+        const hotbed_cut_table *from = &r->cut.tables[table];
+        info.dim = from->dim;
+        info.encoding = (hotbed_encoding)from->encoding;
+        info.key_type = (hotbed_key_type)from->key_type;
+        info.missing = from->missing;
+        info.keys = from->keys;
+        memcpy(info.name, from->name, sizeof info.name);
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (table >= n)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "table", table, n - 1,
+            "redis_reader_table_info: table %" PRIu32 "; the cut has %" PRIu32, table, n);
+    hotbed_output_write(out, &info, sizeof info);
+    return HOTBED_OK;
+}
+
 /* `stats` as callers see them. */
 static hotbed_redis_stats read_stats(hotbed_redis_reader *r) {
     const uint64_t now = hotbed_realtime_now();

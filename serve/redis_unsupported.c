@@ -25,6 +25,15 @@ hotbed_status hotbed_redis_reader_open(
     return unsupported();
 }
 
+uint32_t hotbed_redis_reader_num_tables(const hotbed_redis_reader *reader) {
+    return 0;
+}
+
+hotbed_status hotbed_redis_reader_table_info(
+    hotbed_redis_reader *reader, uint32_t table, hotbed_reader_table *out) {
+    return unsupported();
+}
+
 void hotbed_redis_reader_close(hotbed_redis_reader *reader) {
 }
 

@@ -101,6 +101,15 @@ HOTBED_API void hotbed_redis_reader_close(hotbed_redis_reader *reader); /* NULL 
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_redis_reader_find(hotbed_redis_reader *reader, const char *name, uint32_t *table);
 
+/* Return the number of tables, which does not change; 0 for NULL. */
+HOTBED_API uint32_t hotbed_redis_reader_num_tables(const hotbed_redis_reader *reader);
+
+/* Describe a table as it is in the cut that the reader used last. Waits for a lookup of another thread, not
+ * for Redis.
+ * Errors: ARGUMENT, STATE (forked). */
+HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_redis_reader_table_info(
+    hotbed_redis_reader *reader, uint32_t table, hotbed_reader_table *out);
+
 /* Answer n lookups from one version, as hotbed_reader_lookup() does. Waits for Redis, also if all rows are
  * in the cache: Redis says whether they are still of the newest cut. Any thread may call it; calls wait for
  * each other. All lookups have at most 2^20 - 1 keys.

@@ -1,13 +1,14 @@
 """From training to serving: publish the tables of a model, and look up rows in another process.
 
 A trainer creates a :class:`Publisher` and calls :meth:`Publisher.publish` every few minutes.  A server opens the
-directory with a :class:`Reader`, or runs a program that was exported from :func:`for_serving`, whose lookups use the
-directory of the process: :func:`use`, or the environment variable ``HOTBED_SERVE``.  ``docs/guide/serving.md`` shows
-both.
+directory with a :class:`Reader`, or Redis with a :class:`RedisReader`.  Or it runs a program that was exported from
+:func:`for_serving`, whose lookups use the directory or the Redis server of the process: :func:`use`, or, for a
+directory, the environment variable ``HOTBED_SERVE``.  ``docs/guide/serving.md`` shows all.
 """
 
 # Annotations are types here, not strings: PyTorch 2.4 makes the operator's schema from them as they are.
 import copy
+import dataclasses
 import os
 import threading
 import weakref
@@ -61,10 +62,13 @@ class Publisher:
         filters: of tables by name: what cuts leave out of their changes.  A row that is left out is compared again for
             the next cut.  A table with a filter is read as a whole for each cut.
         states: rows have the states of the optimizer, too, so that :meth:`Reader.fill` can write to a second trainer.
+        redis: the rows of this rank go to this server, too, cut by cut.
 
     Raises:
         StateError: another publisher has the directory.
         ArgumentError: an argument; ``comm`` is missing.
+        FileError: Redis does not answer.
+        UnsupportedError: ``redis``, and the library was built without Redis.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class Publisher:
         comm: Optional[Comm] = None,
         filters: Optional[Mapping[str, ChangeFilter]] = None,
         states: bool = False,
+        redis: Optional["Redis"] = None,
     ) -> None:
         self._model = found = _Model(model)
         world = 1 if found.comm is None else found.comm.size
@@ -95,13 +100,20 @@ class Publisher:
             share = new("checkpoint_options")
             found.join(share, keep)
             options.comm, options.routes = comm.pointer, share.share.routes
-        out = ffi.new("hotbed_publisher **")
+        out, sink = ffi.new("hotbed_publisher **"), ffi.new("hotbed_redis_sink **")
+        if redis is not None:
+            check(lib.hotbed_redis_sink_create(redis._options(keep), sink))
+            options.file, options.context = ffi.addressof(lib, "hotbed_redis_sink_file"), sink[0]
         path = os.fsencode(directory)
-        with found.locks() as storages:
-            check(lib.hotbed_publisher_create(path, storages, len(storages), options, found.stream, out))
+        try:
+            with found.locks() as storages:
+                check(lib.hotbed_publisher_create(path, storages, len(storages), options, found.stream, out))
+        except BaseException:
+            lib.hotbed_redis_sink_destroy(sink[0])
+            raise
         self._c, self._comm = out[0], comm
         # The storages and the communicator live as long as the publisher, which uses them.
-        self._close = weakref.finalize(self, _destroy, out[0], found, comm)
+        self._close = weakref.finalize(self, _destroy, out[0], sink[0], found, comm)
 
     def _names(self) -> List[str]:
         """Return the names of all tables, in order."""
@@ -182,8 +194,39 @@ class Publisher:
             self.close()
 
 
-def _destroy(publisher: Any, *keep: Any) -> None:
+def _destroy(publisher: Any, sink: Any, *keep: Any) -> None:
     lib.hotbed_publisher_destroy(publisher)
+    lib.hotbed_redis_sink_destroy(sink)
+
+
+@dataclasses.dataclass(frozen=True)
+class Redis:
+    """Where a Redis server is, for :class:`Publisher`, :class:`RedisReader` and :func:`use`.
+
+    Attributes:
+        path: of its Unix socket, or
+        host: a name or an address; of a cluster any node.
+        port: of ``host``; 0: 6379.
+        prefix: of all keys; in a cluster with a hash tag, as ``"{model}"``.
+        timeout_ms: for a connection, and for each answer; 0: 10000.
+        cache_rows: rows that a reader remembers until the next cut; 0: 65536.
+    """
+
+    path: Optional[Path] = None
+    host: Optional[str] = None
+    port: int = 0
+    prefix: str = "hotbed"
+    timeout_ms: int = 0
+    cache_rows: int = 0
+
+    def _options(self, keep: List[Any]) -> Any:
+        """Return the C options, whose strings are appended to ``keep``."""
+        options = new("redis_options", port=self.port, timeout_ms=self.timeout_ms, cache_rows=self.cache_rows)
+        for name, value in (("path", self.path), ("host", self.host), ("prefix", self.prefix)):
+            if value is not None:
+                keep.append(ffi.new("char[]", os.fsencode(value)))
+                setattr(options, name, keep[-1])
+        return options
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -193,31 +236,25 @@ def _destroy(publisher: Any, *keep: Any) -> None:
 _filled: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-class Reader:
-    """Looks up rows in a published directory, and follows the publisher.  Any number of threads may use one.
+class _Rows:
+    """What both readers have: lookups, and descriptions of tables."""
 
-    Args:
-        directory: of a publisher.
-        follow_ms: how often a thread looks for new cuts; 0: only :meth:`poll` does.
+    _prefix: str  # of the C calls
 
-    Raises:
-        StateError: the directory has no whole cut yet.
-    """
-
-    def __init__(self, directory: Path, follow_ms: int = 200) -> None:
-        out = ffi.new("hotbed_reader **")
-        options = new("reader_options", follow_ms=follow_ms)
-        check(lib.hotbed_reader_open(os.fsencode(directory), options, out))
-        self._c = out[0]
-        weakref.finalize(self, lib.hotbed_reader_close, out[0])
+    def _open(self, pointer: Any) -> None:
+        self._c = pointer
+        weakref.finalize(self, self._call("close"), pointer)
         self._tables: Dict[str, Tuple[int, int]] = {}  # number and dim by name
-        for number in range(lib.hotbed_reader_num_tables(self._c)):
+        for number in range(self._call("num_tables")(pointer)):
             info = self._info(number)
             self._tables[text(info.name)] = (number, int(info.dim))
 
+    def _call(self, name: str) -> Any:
+        return getattr(lib, f"hotbed_{self._prefix}_{name}")
+
     def _info(self, number: int) -> Any:
         out = new("reader_table")
-        check(lib.hotbed_reader_table_info(self._c, number, out))
+        check(self._call("table_info")(self._c, number, out))
         return out
 
     def tables(self) -> Dict[str, Dict[str, Any]]:
@@ -314,13 +351,41 @@ class Reader:
             if weights is not None:
                 to.weights = ffi.cast("float *", weights.data_ptr())
             to.output = ffi.cast("float *", out.data_ptr() + 4 * sum(dims[:i]))
-        check(lib.hotbed_reader_lookup(self._c, lookups, len(tables), ffi.NULL))
+        check(self._call("lookup")(self._c, lookups, len(tables), ffi.NULL))
         return out
 
     def _table(self, name: str) -> Tuple[int, int]:
         if name not in self._tables:
             raise ArgumentError(f"there is no table {name!r}; the tables are {list(self._tables)}", table=name)
         return self._tables[name]
+
+    def metrics(self) -> str:
+        """Return the state in Prometheus's text format."""
+        size = ffi.new("uint64_t *")
+        check(self._call("metrics")(self._c, ffi.NULL, 0, size))
+        out = ffi.new("char[]", size[0] + 4096)  # numbers may become longer meanwhile
+        check(self._call("metrics")(self._c, out, len(out), size))
+        return text(out)
+
+
+class Reader(_Rows):
+    """Looks up rows in a published directory, and follows the publisher.  Any number of threads may use one.
+
+    Args:
+        directory: of a publisher.
+        follow_ms: how often a thread looks for new cuts; 0: only :meth:`poll` does.
+
+    Raises:
+        StateError: the directory has no whole cut yet.
+    """
+
+    _prefix = "reader"
+
+    def __init__(self, directory: Path, follow_ms: int = 200) -> None:
+        out = ffi.new("hotbed_reader **")
+        options = new("reader_options", follow_ms=follow_ms)
+        check(lib.hotbed_reader_open(os.fsencode(directory), options, out))
+        self._open(out[0])
 
     def poll(self) -> None:
         """Look for new cuts now.
@@ -382,35 +447,76 @@ class Reader:
         check(lib.hotbed_reader_get_stats(self._c, out))
         return _numbers(out)
 
-    def metrics(self) -> str:
-        """Return the state in Prometheus's text format."""
-        size = ffi.new("uint64_t *")
-        check(lib.hotbed_reader_metrics(self._c, ffi.NULL, 0, size))
-        out = ffi.new("char[]", size[0] + 4096)  # numbers may become longer meanwhile
-        check(lib.hotbed_reader_metrics(self._c, out, len(out), size))
-        return text(out)
+
+class RedisReader(_Rows):
+    """Looks up rows in Redis, where a :class:`Publisher` with ``redis=`` has put them, behind a cache.
+
+    A lookup is of the newest cut.  It has at most 2^20 - 1 keys.  Lookups of several threads wait for each other.
+
+    Args:
+        redis: the server.
+
+    Raises:
+        FileError: Redis does not answer; so do lookups.
+        StateError: Redis has no cut yet, or may drop keys when its memory is short; so do lookups.
+        UnsupportedError: the library was built without Redis.
+    """
+
+    _prefix = "redis_reader"
+
+    def __init__(self, redis: Redis) -> None:
+        out = ffi.new("hotbed_redis_reader **")
+        keep: List[Any] = []
+        check(lib.hotbed_redis_reader_open(redis._options(keep), out))
+        self._open(out[0])
+
+    def health(self, most_seconds: float = 0.0) -> None:
+        """Check that the last lookup succeeded, and that its cut is not older than ``most_seconds``, if that is not 0.
+
+        Raises:
+            StateError: why not.
+        """
+        found = self.stats()
+        if not found["healthy"]:
+            raise StateError("the last lookup in Redis failed")
+        if most_seconds and found["age"] > most_seconds:
+            raise StateError(
+                f"cut {found['version']} is {found['age']:.3g} s old; the limit is {most_seconds:.3g} s",
+                value=found["age"],
+                limit=most_seconds,
+            )
+
+    def stats(self) -> Dict[str, Any]:
+        """Return the fields of ``hotbed_redis_stats``: version, step, age, healthy, ..."""
+        out = new("redis_stats")
+        check(lib.hotbed_redis_reader_stats(self._c, out))
+        return _numbers(out)
 
 
 _lock = threading.Lock()
-_reader: Optional[Reader] = None
-_directory: Optional[Path] = None  # of the reader, for processes that are forked
+_reader: Union[Reader, RedisReader, None] = None
+_place: Union[Path, Redis, None] = None  # of the reader, for processes that are forked
 
 
-def use(directory: Optional[Path]) -> None:
-    """Set the directory of this process's exported programs, and open it; None: none.
+def _open(place: Union[Path, Redis]) -> Union[Reader, RedisReader]:
+    return RedisReader(place) if isinstance(place, Redis) else Reader(place)
+
+
+def use(place: Union[Path, Redis, None]) -> None:
+    """Set the directory or the Redis server of this process's exported programs, and open it; None: none.
 
     Processes that are forked later open it again when they first look something up.
 
     Raises:
-        StateError: the directory has no whole cut yet.
+        HotbedError: as :class:`Reader` and :class:`RedisReader`.
     """
-    global _reader, _directory
+    global _reader, _place
     with _lock:
-        _reader = None if directory is None else Reader(directory)
-        _directory = directory
+        _reader = None if place is None else _open(place)
+        _place = place
 
 
-def reader() -> Reader:
+def reader() -> Union[Reader, RedisReader]:
     """Return the reader of this process.
 
     Raises:
@@ -422,10 +528,10 @@ def reader() -> Reader:
         return found
     with _lock:
         if _reader is None:
-            directory = os.environ.get("HOTBED_SERVE") if _directory is None else _directory
-            if directory is None:
+            place = os.environ.get("HOTBED_SERVE") if _place is None else _place
+            if place is None:
                 raise StateError("no published directory: call hotbed.serve.use(), or set HOTBED_SERVE")
-            _reader = Reader(directory)
+            _reader = _open(place)
         return _reader
 
 

@@ -1,12 +1,16 @@
 """Publishing from a model, and serving an exported program in another process."""
 
+import contextlib
 import json
 import os
 import pathlib
+import shutil
+import socket
 import struct
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -363,6 +367,115 @@ def test_a_second_trainer_follows(tmp_path):
     )
     with pytest.raises(hotbed.UnsupportedError, match="by rowwise_adagrad with momentum1"):
         reader.fill(other)
+
+
+@pytest.fixture
+def redis(tmp_path):
+    """A redis-server on a Unix socket, and how to restart it empty."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("there is no redis-server")
+    place = hotbed.serve.Redis(path=tmp_path / "redis.sock", prefix="model", timeout_ms=5000)
+    running = []
+
+    def restart():
+        for server in running:
+            server.kill()
+            server.wait()
+        running.clear()
+        command = [program, "--port", "0", "--unixsocket", place.path, "--save", "", "--dir", tmp_path]
+        running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        for _ in range(3000):
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
+                asked.connect(str(place.path))
+                asked.sendall(b"PING\r\n")
+                if asked.recv(5) == b"+PONG":
+                    return
+            time.sleep(0.01)
+        raise AssertionError("redis-server does not answer")
+
+    try:
+        restart()
+        try:
+            hotbed.serve.RedisReader(place)
+        except hotbed.UnsupportedError as error:
+            assert "HOTBED_REDIS" in str(error)
+            with pytest.raises(hotbed.UnsupportedError):
+                hotbed.serve.Publisher(tmp_path / "p", Model(), redis=place)
+            pytest.skip("the library was built without Redis")
+        except hotbed.StateError as error:
+            assert "has no cut" in str(error)
+        yield place, restart
+    finally:
+        for server in running:
+            server.kill()
+            server.wait()
+
+
+FORKED_REDIS = """
+import os, sys, torch, hotbed, hotbed.serve
+hotbed.serve.use(hotbed.serve.Redis(path=sys.argv[1], prefix="model"))
+before = hotbed.serve.reader()
+child = os.fork()
+if child == 0:
+    try:
+        before.stats()
+    except hotbed.StateError:
+        os._exit(0 if hotbed.serve.reader().stats()["version"] > 0 else 2)
+    os._exit(1)
+sys.exit(os.waitpid(child, 0)[1] != 0 or hotbed.serve.reader() is not before)
+"""
+
+
+def test_a_model_is_served_from_redis(tmp_path, redis):
+    place, restart = redis
+    model = train(Model())
+    batch = draw(7)
+    publisher = hotbed.serve.Publisher(tmp_path / "p", model, redis=place, states=True)
+    publisher.publish(3)
+    publisher.wait()
+    hotbed.serve.use(place)
+    served, reader = hotbed.serve.for_serving(model), hotbed.serve.reader()
+    assert isinstance(reader, hotbed.serve.RedisReader)
+    assert reader.tables() == hotbed.serve.Reader(tmp_path / "p").tables()
+    assert torch.equal(evaluate(served, batch), evaluate(model, batch))
+    train(model)
+    publisher.publish(4)
+    publisher.wait()
+    assert torch.equal(evaluate(served, batch), evaluate(model, batch))
+    assert reader.stats()["step"] == 4 and reader.stats()["versions"] == 2
+    assert "hotbed_redis_reader_step 4\n" in reader.metrics()
+    reader.health()
+    with pytest.raises(hotbed.StateError, match="s old; the limit is"):
+        reader.health(1e-9)
+    subprocess.run([sys.executable, "-c", FORKED_REDIS, place.path], check=True, cwd=tmp_path)
+    restart()  # Redis has lost everything
+    with pytest.raises(hotbed.StateError, match="has no cut"):
+        evaluate(served, batch)
+    with pytest.raises(hotbed.StateError, match="the last lookup in Redis failed"):
+        reader.health()
+    publisher.publish(5)
+    with pytest.raises(hotbed.StateError):
+        publisher.wait()
+    publisher.publish(6)  # a base, which has everything
+    publisher.close()
+    assert torch.equal(evaluate(served, batch), evaluate(model, batch))
+    reader.health()
+
+
+def test_an_absent_redis_is_an_error(tmp_path):
+    wrong = (hotbed.FileError, hotbed.UnsupportedError)  # with Redis in the library, and without
+    place = hotbed.serve.Redis(path=tmp_path / "nowhere.sock")
+    with pytest.raises(wrong):
+        hotbed.serve.RedisReader(place)
+    with pytest.raises(wrong):
+        hotbed.serve.use(place)
+    with pytest.raises(wrong):
+        hotbed.serve.Publisher(tmp_path / "p", Model(), redis=place)
+    with pytest.raises((hotbed.ArgumentError, hotbed.UnsupportedError)):
+        hotbed.serve.RedisReader(hotbed.serve.Redis())
+    with pytest.raises(hotbed.ArgumentError, match="port"):
+        hotbed.serve.RedisReader(hotbed.serve.Redis(host="localhost", port=-1))
 
 
 FORKED = """

@@ -653,6 +653,22 @@ static void metrics_of_a_redis_reader_have_prometheus_format(hotbed_backend back
     CHECK_OK(look(&w));
     CHECK_OK(publish(&w));
     CHECK_OK(look(&w));
+    for (uint32_t t = 0; t < SERVED_TABLES; t++) {
+        hotbed_reader_table info = {.size = sizeof info};
+        uint32_t found = 0;
+        CHECK_OK(hotbed_redis_reader_table_info(w.reader, t, &info));
+        CHECK_OK(hotbed_redis_reader_find(w.reader, info.name, &found));
+        CHECK(found == t && info.dim == served_dims[t] && info.missing == 0.25F * (float)t);
+        CHECK_EQ(info.keys, w.cuts[w.step].keys[t]);
+    }
+    CHECK_EQ(hotbed_redis_reader_num_tables(w.reader), SERVED_TABLES);
+    CHECK_EQ(hotbed_redis_reader_num_tables(NULL), 0);
+    hotbed_reader_table none = {.size = sizeof none};
+    CHECK_STATUS(
+        hotbed_redis_reader_table_info(w.reader, SERVED_TABLES, &none), HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(
+            .has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .parameter = "table",
+            .value = SERVED_TABLES, .limit = SERVED_TABLES - 1);
     CHECK_OK(hotbed_redis_reader_metrics(w.reader, NULL, 0, &bytes));
     CHECK_OK(hotbed_redis_reader_metrics(w.reader, text, sizeof text, &again));
     CHECK_EQ(strlen(text), again);

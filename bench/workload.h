@@ -50,6 +50,7 @@ typedef struct workload {
     uint32_t samples;       /* number of bags at scale 1 */
     hotbed_table_kind kind; /* bags: the same workload exists for each kind of table */
     hotbed_dtype dtype;     /* of the weights; 0: f32 */
+    bool tracks;            /* whether changes are tracked */
     hotbed_score_strategy score;
     /* Share of the rows in device memory.  CACHE: of the distinct keys of the first shape.warm
      * batches, which but for W13 are all rows that a run has; DEFAULT: of the capacity. */
@@ -497,6 +498,9 @@ extern workload workloads[WORKLOADS];
 
 /* Give the rows of all workloads the type of this name; false: there is none. Call it before any use. */
 bool workload_set_dtype(const char *name);
+
+/* Track the changes of all workloads. */
+void workload_set_tracks(void);
 
 /* The options of the program. */
 typedef struct workload_program {

@@ -248,6 +248,11 @@ bool workload_set_dtype(const char *name) {
     return true;
 }
 
+void workload_set_tracks(void) {
+    for (size_t w = 0; w < WORKLOADS; w++)
+        workloads[w].tracks = true;
+}
+
 bool workload_chosen(const workload_program *p, const workload *what) {
     size_t n = strlen(what->name);
     if (strcmp(p->chosen, "all") == 0)

@@ -18,6 +18,7 @@ void workload_storage_options(
         table->kind = what->kind;
         table->dtype = what->dtype;
         table->rounding = HOTBED_ROUND_NEAREST; /* as the oracle rounds */
+        table->track_changes = what->tracks;
         table->score = what->score;
         table->initializer.kind = HOTBED_INIT_UNIFORM;
         table->initializer.lower = -0.05F;

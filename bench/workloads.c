@@ -10,7 +10,7 @@
 static const char usage[] =
     "usage: hotbed-workloads [--workload W1,...|all] [--scale X] [--backend host|cuda|both]\n"
     "                        [--steps N] [--insertion plain|probation|both] [--overlap] [--check]\n"
-    "                        [--dtype NAME] [--json FILE] [--commit TEXT]\n"
+    "                        [--dtype NAME] [--track] [--json FILE] [--commit TEXT]\n"
     "                        [--digest | --replay N | --curves]\n"
     "  --workload  W1 to W8, bags of one key, odd numbers Adam, even ones SGD: W1, W2 all rows in\n"
     "              device memory; W3, W4 a cache for all used rows; W5, W6 a cache for 0.8 of "
@@ -31,6 +31,7 @@ static const char usage[] =
     "  --overlap   also time steps whose prefetch runs beside the previous step\n"
     "  --check     compare with an oracle, bit for bit; status 1 if a bit differs\n"
     "  --dtype     type of the rows of all workloads: f32, f16, bf16, int8, fp8 (f16: W11)\n"
+    "  --track     track changes, as publishers need\n"
     "  --json      write the results to FILE\n"
     "  --commit    commit to write to the results (git describe when CMake ran)\n"
     "  --digest    print digests of all rows; status 1 if they differ between runs with the same "
@@ -107,6 +108,10 @@ static int take(workload_program *p, const char *name, const char *value) {
     }
     if (strcmp(name, "--overlap") == 0) {
         p->overlap = true;
+        return 1;
+    }
+    if (strcmp(name, "--track") == 0) {
+        workload_set_tracks();
         return 1;
     }
     bool ok = false;

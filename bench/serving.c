@@ -6,6 +6,9 @@
  * it applies one, and with all of them.  Then a trainer changes a share of the rows and publishes without a pause, while one thread
  * looks up: the lag is the time from the copy in the trainer to the first use of the version.
  *
+ * On a machine with a GPU, a storage there is filled from the reader, and its evals are timed beside those of a storage
+ * whose rows were set.
+ *
  * With --deltas: the time and the bytes of cuts and of checkpoints after some shares of the rows were written, against
  * those of a base and of a full checkpoint; as JSON. */
 #define _DEFAULT_SOURCE /* getloadavg() */
@@ -316,6 +319,87 @@ static void publish(program *p) {
         written - copied, hotbed_monotonic_seconds() - written);
 }
 
+/* --- on a GPU ---------------------------------------------------------------------------------- */
+
+enum { GPU_KEYS = 1 << 17, GPU_BATCHES = 16, GPU_ROUNDS = 20 };
+
+/* Return keys a second of evals of random keys. */
+static double time_evals(program *p, hotbed_storage *storage, hotbed_stream *stream) {
+    hotbed_memory keys = {0}, out = {0};
+    const size_t bytes = sizeof(uint64_t) * GPU_KEYS * GPU_BATCHES;
+    uint64_t *drawn = malloc(bytes), random = 5;
+    if (drawn == NULL)
+        exit(1);
+    for (uint64_t i = 0; i < GPU_KEYS * GPU_BATCHES; i++)
+        drawn[i] = p->keys[next_random(&random) % p->rows];
+    check(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &keys));
+    check(hotbed_memory_alloc(
+        stream, HOTBED_MEMORY_DEVICE, GPU_KEYS * p->dim * sizeof(float), NULL, &out));
+    check(hotbed_copy(keys.data, drawn, bytes, stream));
+    double begin = 0;
+    for (int call = -GPU_BATCHES; call < GPU_BATCHES * GPU_ROUNDS; call++) { /* first to warm up */
+        if (call == 0) {
+            check(hotbed_stream_sync(stream));
+            begin = hotbed_monotonic_seconds();
+        }
+        hotbed_batch batch;
+        hotbed_batch_init(&batch);
+        batch.batch_size = GPU_KEYS, batch.num_keys = GPU_KEYS;
+        batch.keys =
+            (uint64_t *)keys.data + (uint64_t)(call + GPU_BATCHES) % GPU_BATCHES * GPU_KEYS;
+        check(hotbed_storage_eval(storage, &batch, out.data, p->dim, stream));
+    }
+    check(hotbed_stream_sync(stream));
+    double seconds = hotbed_monotonic_seconds() - begin;
+    hotbed_memory_free(&keys);
+    hotbed_memory_free(&out);
+    free(drawn);
+    return (double)GPU_KEYS * GPU_BATCHES * GPU_ROUNDS / seconds;
+}
+
+static void compare_gpu(program *p) {
+    hotbed_table_options table;
+    hotbed_storage_options options;
+    hotbed_stream *stream;
+    hotbed_storage *filled, *set;
+    uint64_t version = 0;
+    if (hotbed_backend_probe(HOTBED_BACKEND_CUDA) != HOTBED_OK)
+        return;
+    hotbed_table_options_init(&table);
+    table.name = "t", table.dim = (uint32_t)p->dim, table.capacity = p->rows + p->rows / 4;
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1, options.tables = &table;
+    check(hotbed_stream_create(HOTBED_BACKEND_CUDA, 0, &stream));
+    check(hotbed_storage_create(&options, stream, &filled));
+    check(hotbed_storage_create(&options, stream, &set));
+    double begin = hotbed_monotonic_seconds();
+    check(hotbed_reader_fill(p->reader, &filled, 1, stream, &version));
+    check(hotbed_stream_sync(stream));
+    double seconds = hotbed_monotonic_seconds() - begin;
+    hotbed_memory part = {0};
+    const uint64_t most = 65536;
+    check(hotbed_memory_alloc(
+        stream, HOTBED_MEMORY_PINNED, most * (sizeof(uint64_t) + p->dim * sizeof(float)), NULL,
+        &part));
+    for (uint64_t first = 0, n; first < p->rows; first += n) {
+        n = p->rows - first < most ? p->rows - first : most;
+        hotbed_rows rows = {.weights = (uint64_t *)part.data + most};
+        memcpy(part.data, p->keys + first, n * sizeof(uint64_t));
+        memcpy(rows.weights, p->limit + first * p->dim, n * p->dim * sizeof(float));
+        check(hotbed_storage_set_rows(set, 0, n, part.data, &rows, stream));
+        check(hotbed_stream_sync(stream));
+    }
+    hotbed_memory_free(&part);
+    double ours = time_evals(p, filled, stream), theirs = time_evals(p, set, stream);
+    printf(
+        "GPU: filled in %.3f s; evals of %d keys: %.0f M keys/s, of a storage whose rows were set "
+        "%.0f M keys/s\n",
+        seconds, GPU_KEYS, 1e-6 * ours, 1e-6 * theirs);
+    hotbed_storage_destroy(filled);
+    hotbed_storage_destroy(set);
+    hotbed_stream_destroy(stream);
+}
+
 /* --- increments ------------------------------------------------------------------------------- */
 
 static uint64_t version_of(const program *p) {
@@ -569,6 +653,7 @@ int main(int argc, char **argv) {
     publish(&p);
     compare(&p, false, "rows");
     compare(&p, true, "bags of 16");
+    compare_gpu(&p);
     time_calls(&p, true, false, "1024 rows, plain map");
     time_increments(&p);
     pthread_t trainer;

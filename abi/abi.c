@@ -137,40 +137,6 @@ size_t hotbed_struct_bytes(const char *name) {
 
 /* --- init functions --------------------------------------------------------------------------- */
 
-#define INIT(name)                                                                                 \
-    void name##_init_sized(name *options, size_t size) { /* NOLINT(bugprone-macro-parentheses) */  \
-        hotbed_options_init(options, size);                                                        \
-    }
-
-INIT(hotbed_balance_options)
-INIT(hotbed_batch)
-INIT(hotbed_checkpoint_load_options)
-INIT(hotbed_checkpoint_options)
-INIT(hotbed_comm_options)
-INIT(hotbed_expiry)
-INIT(hotbed_export)
-INIT(hotbed_external_options)
-INIT(hotbed_flat_table_options)
-INIT(hotbed_index_insert)
-INIT(hotbed_index_options)
-INIT(hotbed_kjt)
-INIT(hotbed_pipeline_options)
-INIT(hotbed_pipeline_plan)
-INIT(hotbed_profile_options)
-INIT(hotbed_publish_options)
-INIT(hotbed_reader_options)
-INIT(hotbed_redis_options)
-INIT(hotbed_removed)
-INIT(hotbed_rewrite_options)
-INIT(hotbed_rocksdb_options)
-INIT(hotbed_row_update)
-INIT(hotbed_schedule_options)
-INIT(hotbed_stream_options)
-INIT(hotbed_table_options)
-INIT(hotbed_train_options)
-INIT(hotbed_trainer)
-INIT(hotbed_tune_options)
-
 void hotbed_storage_options_init_sized(hotbed_storage_options *options, size_t size) {
     hotbed_options_init(options, size);
     if (size >= offsetof(hotbed_storage_options, optimizer) + sizeof options->optimizer)

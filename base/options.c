@@ -11,18 +11,11 @@
 static hotbed_status read_size(const void *from, size_t least, const char *name, uint32_t *size) {
     HOTBED_TRY(hotbed_check_pointer(name, from));
     memcpy(size, from, sizeof *size);
-    if (*size < least)
+    if (*size < least || *size > HOTBED_OPTIONS_BYTES_MOST || *size % 4 != 0)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "size", *size, (double)least,
-            "%s: size %u is less than %zu; call its init function, or set size to sizeof(%s), "
-            "first",
-            name, *size, least, name);
-    if (*size > HOTBED_OPTIONS_BYTES_MOST || *size % 4 != 0)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "size", *size,
-            "%s: size %u is over %d or no multiple of 4; call its init function, or set size to "
-            "sizeof(%s), first",
-            name, *size, (int)HOTBED_OPTIONS_BYTES_MOST, name);
+            "%s: size %u is not in [%zu, %d] or no multiple of 4; set it to sizeof(%s) first", name,
+            *size, least, (int)HOTBED_OPTIONS_BYTES_MOST, name);
     return HOTBED_OK;
 }
 

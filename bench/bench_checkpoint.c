@@ -76,9 +76,8 @@ static hotbed_status fill(fixture *f, hotbed_stream *stream) {
 }
 
 static bool begin(bench_state *state, fixture *f) {
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
-    hotbed_table_options_init(&table);
     hotbed_storage_options_init(&options);
     f->rows = bench_arg(state, 0);
     table.name = "rows";
@@ -235,9 +234,8 @@ static void report(bench_state *state, fixture *f) {
 
 static void run_save(bench_state *state) {
     fixture f = {.storage = NULL};
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     round r;
-    hotbed_checkpoint_options_init(&options);
     bool good = begin(state, &f);
     while (good && bench_next(state)) {
         good = begin_round(state, &f, true, &r) &&
@@ -268,9 +266,8 @@ static void drop_pages(const char *path) {
 
 static void run_load(bench_state *state) {
     fixture f = {.storage = NULL};
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     round r;
-    hotbed_checkpoint_options_init(&options);
     bool good =
         begin(state, &f) && probe(&f, PLAIN, true) >= 0 &&
         bench_ok(
@@ -301,8 +298,7 @@ static bool make_arena(
 
 static void run_take_to(bench_state *state, hotbed_memory_kind kind) {
     fixture f = {.storage = NULL};
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_options options = {.size = sizeof options};
     bool good = begin(state, &f) && make_arena(state, &f, kind, &options.arena);
     while (good && bench_next(state)) {
         hotbed_checkpoint_snapshot *snapshot = NULL;
@@ -337,10 +333,9 @@ static void run_take_device(bench_state *state) {
 
 static void run_write(bench_state *state) {
     fixture f = {.storage = NULL};
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     hotbed_checkpoint_snapshot *snapshot = NULL;
     round r;
-    hotbed_checkpoint_options_init(&options);
     bool good = begin(state, &f) &&
                 bench_ok(
                     state, hotbed_checkpoint_snapshot_take(

@@ -37,8 +37,7 @@ static void end(fixture *f) {
 
 static hotbed_status open_store(int64_t kind, fixture *f) {
     hotbed_external_table table = {"table", f->row_bytes};
-    hotbed_external_options o;
-    hotbed_external_options_init(&o);
+    hotbed_external_options o = {.size = sizeof o};
     o.num_tables = 1;
     o.tables = &table;
     if (kind == IN_MEMORY)

@@ -49,9 +49,8 @@ typedef struct fixture {
 
 static hotbed_status create_storage(
     uint64_t capacity, uint64_t max_capacity, hotbed_stream *stream, hotbed_storage **out) {
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
-    hotbed_table_options_init(&table);
     table.name = "table";
     table.dim = DIM;
     table.capacity = capacity;
@@ -106,7 +105,7 @@ static bool prepare(bench_state *state, fixture *f, uint64_t halves) {
     f->numbers = malloc(f->n * sizeof *f->numbers);
     f->keys = bench_alloc(state, f->n * sizeof *f->keys);
     f->rows = bench_alloc(state, f->n * DIM * sizeof *f->rows);
-    hotbed_batch_init(&f->batch);
+    f->batch = (hotbed_batch){.size = sizeof f->batch};
     f->batch.keys = f->keys;
     if (f->numbers == NULL || f->keys == NULL || f->rows == NULL) {
         bench_skip(state, "no memory");

@@ -133,15 +133,14 @@ static bool open_alone(bench_state *state, bool evicts, alone *a) {
     uint64_t slots = (uint64_t)bench_arg(state, 1);
     uint64_t capacity = slots * 97 / 100;
     hotbed_evict evict = evicts ? HOTBED_EVICT_LOWEST : HOTBED_EVICT_NEVER;
-    hotbed_index_options options;
-    hotbed_index_options_init(&options);
+    hotbed_index_options options = {.size = sizeof options};
     options.num_tables = 1;
     options.capacities = &capacity;
     options.evict = &evict;
     *a = (alone){.stream = bench_stream(state), .n = (uint64_t)bench_arg(state, 0)};
     a->filled = evicts ? slots + slots / 4 : slots * (uint64_t)bench_arg(state, 2) / 100;
     a->keys = bench_alloc(state, a->n * sizeof *a->keys);
-    hotbed_index_insert_init(&a->call);
+    a->call = (hotbed_index_insert){.size = sizeof a->call};
     a->call.n = a->n;
     a->call.rule = HOTBED_SCORE_ASSIGN;
     a->call.keys = a->keys;

@@ -70,7 +70,7 @@ static void run_engine(bench_state *state) {
             .group = group_names[stage],
             .after = t == 0 ? NULL : names[t - 1]};
     }
-    hotbed_pipeline_plan_init(&plan);
+    plan = (hotbed_pipeline_plan){.size = sizeof plan};
     plan.num_tasks = TASKS;
     plan.tasks = tasks;
     plan.num_steps = TASKS;

@@ -35,9 +35,8 @@ static bool choose(bench_state *state, fixture *f, uint64_t round) {
 }
 
 static hotbed_status create_storage(fixture *f) {
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
-    hotbed_table_options_init(&table);
     table.name = "rows";
     table.dim = f->dim;
     table.capacity = ROUNDS * f->n;
@@ -48,8 +47,7 @@ static hotbed_status create_storage(fixture *f) {
 }
 
 static hotbed_status create_table(hotbed_memory_kind memory, fixture *f) {
-    hotbed_flat_table_options options;
-    hotbed_flat_table_options_init(&options);
+    hotbed_flat_table_options options = {.size = sizeof options};
     options.dim = f->dim;
     options.capacity = ROUNDS * f->n;
     options.memory = memory;
@@ -163,11 +161,10 @@ static void export_keys(bench_state *state) {
 /* Export keys and rows of n slots, of the next n in each iteration. */
 static void export_batch(bench_state *state) {
     fixture f;
-    hotbed_export batch;
+    hotbed_export batch = {.size = sizeof batch};
     hotbed_table_info info = {.size = sizeof info};
     bool ok =
         prepare(state, 0, set, &f) && bench_ok(state, hotbed_storage_table(f.storage, 0, &info));
-    hotbed_export_init(&batch);
     batch.slots = f.n;
     batch.keys = f.keys;
     batch.rows.weights = f.dense.weights;

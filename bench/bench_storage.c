@@ -28,7 +28,7 @@ static hotbed_status create_storage(
     hotbed_table_options tables[TABLES];
     hotbed_storage_options options;
     for (int t = 0; t < TABLES; t++) {
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
         tables[t].name = names[t];
         tables[t].dim = (uint32_t)bench_arg(state, 1);
         tables[t].capacity = f->range;
@@ -64,7 +64,7 @@ static bool prepare(bench_state *state, hotbed_optimizer_kind optimizer, fixture
         bench_skip(state, "no memory");
         return false;
     }
-    hotbed_batch_init(&f->batch);
+    f->batch = (hotbed_batch){.size = sizeof f->batch};
     f->batch.batch_size = (uint32_t)samples;
     f->batch.num_keys = TABLES * samples;
     f->batch.keys = f->keys;

@@ -162,11 +162,10 @@ static void given_rows(bench_state *state) {
     hotbed_stream *stream = bench_stream(state);
     hotbed_optimizer optimizer;
     hotbed_optimizer_clock clock;
-    hotbed_row_update rows;
+    hotbed_row_update rows = {.size = sizeof rows};
     hotbed_optimizer_init(&optimizer);
     optimizer.kind = HOTBED_OPT_ADAM;
     hotbed_optimizer_clock_init(&clock, &optimizer);
-    hotbed_row_update_init(&rows);
     rows.n = (uint64_t)bench_arg(state, 0);
     rows.dim = (uint32_t)bench_arg(state, 1);
     hotbed_optimizer_clock *sent = bench_upload(state, &clock, sizeof clock);

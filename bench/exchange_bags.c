@@ -147,7 +147,7 @@ static hotbed_status create(bag_run *b, hotbed_plan plan) {
     b->run.ranks = world;
     b->run.rank = hotbed_comm_rank(b->comm);
     HOTBED_TRY(create_buffers(b));
-    hotbed_kjt_init(&b->kjt);
+    b->kjt = (hotbed_kjt){.size = sizeof b->kjt};
     b->kjt.num_features = shape->tables;
     b->kjt.batch_size = shape->samples;
     b->kjt.num_keys = b->n;
@@ -393,9 +393,8 @@ static hotbed_status measure_plan(
 /* The same batches on every rank alone, all ranks at once. */
 static hotbed_status measure_alone(
     const exchange_rank *me, const workload_input *input, exchange_bags *out) {
-    hotbed_comm_options options;
+    hotbed_comm_options options = {.size = sizeof options};
     hotbed_comm *comm = NULL;
-    hotbed_comm_options_init(&options);
     HOTBED_TRY(hotbed_comm_create_self(&options, &comm));
     hotbed_status status =
         measure_plan(me, comm, out->what, input, HOTBED_PLAN_FIXED, NULL, &out->alone, NULL);

@@ -153,10 +153,9 @@ static hotbed_status time_plan(exchange_run *run) {
 
 static hotbed_status measure_plan(
     const exchange_rank *me, hotbed_plan plan, const exchange_batches *batches) {
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options storage;
     exchange_run run;
-    hotbed_table_options_init(&table);
     table.name = "t";
     table.dim = DIM;
     table.capacity = BATCHES * span_of(batches->samples, me->size);

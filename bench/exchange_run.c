@@ -93,7 +93,7 @@ hotbed_status exchange_run_create(
     hotbed_status status = create_buffers(out, batches);
     if (status == HOTBED_OK)
         status = create_collection(out, storage, capacity, batches);
-    hotbed_kjt_init(&out->kjt);
+    out->kjt = (hotbed_kjt){.size = sizeof out->kjt};
     out->kjt.num_features = batches->features;
     out->kjt.batch_size = batches->samples;
     out->kjt.num_keys = out->n;

@@ -63,9 +63,8 @@ static hotbed_status profile_serial(plans_trainer *example, bool schedule, figur
     void *batches[BATCHES_MOST];
     const uint32_t n = example->input.shape.batches;
     hotbed_train *train = NULL;
-    hotbed_profile_options options;
+    hotbed_profile_options options = {.size = sizeof options};
     HOTBED_TRY(plans_make(example, &f->entries[SERIAL], 0, &train));
-    hotbed_profile_options_init(&options);
     options.batches = batches;
     options.num_batches = n < BATCHES_MOST ? n : BATCHES_MOST;
     for (uint32_t i = 0; i < options.num_batches; i++)
@@ -93,7 +92,7 @@ static hotbed_status tune(plans_trainer *example, const program *p, figures *f) 
         f->predicted[c] = hotbed_schedule_seconds(f->schedule);
     }
     plans_options(example, &f->entries[SERIAL], 0, &options);
-    hotbed_tune_options_init(&tune);
+    tune = (hotbed_tune_options){.size = sizeof tune};
     tune.iterations = p->steps;
     tune.loader = plans_loader(example);
     example->pulled = 0;

@@ -40,7 +40,7 @@ static hotbed_status copy_batch(
     plans_trainer *s = self;
     hotbed_kjt *kjt = &s->kjts[set];
     uint8_t *keys = (uint8_t *)s->device.data + set * batch_bytes(s);
-    hotbed_kjt_init(kjt);
+    *kjt = (hotbed_kjt){.size = sizeof *kjt};
     kjt->num_features = s->input.shape.tables;
     kjt->batch_size = s->input.shape.samples;
     kjt->num_keys = workload_keys_a_step(&s->input.shape);
@@ -127,7 +127,7 @@ static hotbed_status make(plans_trainer *s, const workload *what, double scale) 
     HOTBED_TRY(open_collection(s, what));
     s->model = (hotbed_model){
         .modules = &s->module, .num_modules = 1, .forward = model_forward, .self = s};
-    hotbed_trainer_init(&s->trainer);
+    s->trainer = (hotbed_trainer){.size = sizeof s->trainer};
     s->trainer.model = &s->model;
     s->trainer.batch = &batch_type;
     s->trainer.self = s;
@@ -176,13 +176,13 @@ hotbed_status plans_set_dense(plans_trainer *example, double wanted, double *sec
 void plans_options(
     const plans_trainer *example, const plans_entry *entry, uint64_t log,
     hotbed_train_options *options) {
-    hotbed_train_options_init(options);
+    *options = (hotbed_train_options){.size = sizeof *options};
     options->plan = entry->plan;
     options->steps = entry->steps;
     options->num_steps = entry->num_steps;
     options->backend = example->backend;
     options->same_priority = entry->same_priority;
-    hotbed_pipeline_options_init(&options->pipeline);
+    options->pipeline = (hotbed_pipeline_options){.size = sizeof options->pipeline};
     options->pipeline.log_entries = (uint32_t)log;
     options->pipeline.timed = log > 0;
 }

@@ -253,11 +253,10 @@ static void time_calls(program *p, bool plain, bool applying, const char *what) 
 
 static void fill(program *p) {
     enum { PART = 65536 };
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
     char path[1024];
     uint64_t random = 1;
-    hotbed_table_options_init(&table);
     table.name = "t", table.dim = (uint32_t)p->dim, table.capacity = p->rows;
     table.track_changes = p->deltas == 1;
     hotbed_storage_options_init(&options);
@@ -296,15 +295,13 @@ static void fill(program *p) {
 }
 
 static void follow(program *p) {
-    hotbed_reader_options options;
-    hotbed_reader_options_init(&options);
+    hotbed_reader_options options = {.size = sizeof options};
     options.follow_ms = 20;
     check(hotbed_reader_open(p->directory, &options, &p->reader));
 }
 
 static void publish(program *p) {
-    hotbed_publish_options options;
-    hotbed_publish_options_init(&options);
+    hotbed_publish_options options = {.size = sizeof options};
     options.encoding = (hotbed_encoding)p->encoding;
     check(
         hotbed_publisher_create(p->directory, &p->storage, 1, &options, p->stream, &p->publisher));
@@ -342,8 +339,7 @@ static double time_evals(program *p, hotbed_storage *storage, hotbed_stream *str
             check(hotbed_stream_sync(stream));
             begin = hotbed_monotonic_seconds();
         }
-        hotbed_batch batch;
-        hotbed_batch_init(&batch);
+        hotbed_batch batch = {.size = sizeof batch};
         batch.batch_size = GPU_KEYS, batch.num_keys = GPU_KEYS;
         batch.keys =
             (uint64_t *)keys.data + (uint64_t)(call + GPU_BATCHES) % GPU_BATCHES * GPU_KEYS;
@@ -358,14 +354,13 @@ static double time_evals(program *p, hotbed_storage *storage, hotbed_stream *str
 }
 
 static void compare_gpu(program *p) {
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
     hotbed_stream *stream;
     hotbed_storage *filled, *set;
     uint64_t version = 0;
     if (hotbed_backend_probe(HOTBED_BACKEND_CUDA) != HOTBED_OK)
         return;
-    hotbed_table_options_init(&table);
     table.name = "t", table.dim = (uint32_t)p->dim, table.capacity = p->rows + p->rows / 4;
     hotbed_storage_options_init(&options);
     options.num_tables = 1, options.tables = &table;
@@ -464,7 +459,7 @@ static void time_increments(program *p) {
         exit(1);
     reveal(p, 1);
     hotbed_reader_close(p->reader);
-    hotbed_reader_options_init(&follow);
+    follow = (hotbed_reader_options){.size = sizeof follow};
     follow.follow_ms = 1;
     check(hotbed_reader_open(path, &follow, &p->reader));
     time_calls(p, false, false, "1024 keys, a base");
@@ -551,10 +546,9 @@ static void print_cost(const char *what, double share, uint64_t rows, cost of, c
 static void measure_deltas(program *p) {
     static const double shares[] = {0.0001, 0.001, 0.01, 0.1, 1};
     enum { SHARES = sizeof shares / sizeof shares[0] };
-    hotbed_publish_options options;
+    hotbed_publish_options options = {.size = sizeof options};
     hotbed_checkpoint_options saves;
     char paths[SHARES + 1][1100];
-    hotbed_publish_options_init(&options);
     options.encoding = (hotbed_encoding)p->encoding;
     check(
         hotbed_publisher_create(p->directory, &p->storage, 1, &options, p->stream, &p->publisher));
@@ -568,7 +562,7 @@ static void measure_deltas(program *p) {
         print_cost("cut", shares[i], rows, cut(p, i + 2), base);
     }
     hotbed_publisher_destroy(p->publisher);
-    hotbed_checkpoint_options_init(&saves);
+    saves = (hotbed_checkpoint_options){.size = sizeof saves};
     saves.touched = p->deltas == 1 ? 1 : 0;
     check(hotbed_checkpoint_mark_create(&saves.mark));
     for (uint64_t i = 0; i <= SHARES; i++)

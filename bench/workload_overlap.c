@@ -35,8 +35,7 @@ static hotbed_status create(overlap *o) {
     o->marks = calloc((size_t)o->steps * NUM_MARKS, sizeof(hotbed_event *));
     if (!o->marks)
         return hotbed_fail(HOTBED_ERR_MEMORY, "overlap: no memory for %u steps", o->steps);
-    hotbed_stream_options side;
-    hotbed_stream_options_init(&side);
+    hotbed_stream_options side = {.size = sizeof side};
     side.backend = hotbed_stream_backend(run->stream);
     side.device = hotbed_stream_device(run->stream);
     side.priority = HOTBED_PRIORITY_HIGH;

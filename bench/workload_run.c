@@ -10,7 +10,7 @@ void workload_storage_options(
     hotbed_storage_options *out) {
     for (uint32_t t = 0; t < shape->tables; t++) {
         hotbed_table_options *table = &tables->options[t];
-        hotbed_table_options_init(table);
+        *table = (hotbed_table_options){.size = sizeof *table};
         (void)snprintf(tables->names[t], sizeof tables->names[t], "t%u", t);
         table->name = tables->names[t];
         table->dim = shape->dim;
@@ -113,8 +113,7 @@ uint64_t workload_eval_batch(const workload_run *run, uint32_t steps, uint32_t s
 }
 
 hotbed_batch workload_batch_of(const workload_run *run, const void *keys) {
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     batch.batch_size = run->input->shape.samples;
     batch.num_keys = workload_keys_a_step(&run->input->shape);
     batch.keys = keys;

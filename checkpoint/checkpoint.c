@@ -258,12 +258,11 @@ hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *const *storages, uint32_t num_storages,
     const hotbed_checkpoint_load_options *options, hotbed_checkpoint_report *report,
     hotbed_stream *stream) {
-    hotbed_checkpoint_load_options read;
+    hotbed_checkpoint_load_options read = {.size = sizeof read};
     hotbed_checkpoint_report out = {.num_tables = 0};
     hotbed_storages all = {.n = 0};
     HOTBED_TRY(check_given("checkpoint_load", "path", path));
     HOTBED_TRY(check_given("checkpoint_load", "stream", stream));
-    hotbed_checkpoint_load_options_init(&read);
     if (options != NULL)
         HOTBED_TRY(hotbed_options_read(
             &read, sizeof read, offsetof(hotbed_checkpoint_load_options, num_increments), options,

@@ -97,14 +97,13 @@ hotbed_status hotbed_positions_export(
     pinned_words *words = words_of(p);
     hotbed_table_info info;
     uint64_t end = 0;
-    hotbed_export e;
+    hotbed_export e = {.size = sizeof e};
     HOTBED_TRY(hotbed_storages_info(p->storages, table, &info));
     const size_t row_bytes = hotbed_dtype_row_bytes(info.dtype, info.dim);
     const hotbed_optimizer_kind kind = hotbed_storage_optimizer(storage)->kind;
     const size_t state_bytes[2] = {
         hotbed_optimizer_state_dim(kind, 0, info.dim) * sizeof(float),
         hotbed_optimizer_state_dim(kind, 1, info.dim) * sizeof(float)};
-    hotbed_export_init(&e);
     e.table = hotbed_storages_number(p->storages, table);
     e.count = &words->count;
     if (since != NULL) {
@@ -149,8 +148,7 @@ static hotbed_status list_keys(
         const hotbed_positions_rows to = {.capacity = capacity, .keys = p->keys.data};
         return hotbed_positions_export(p, r->table, &r->since, &to, stream, n);
     }
-    hotbed_removed batch;
-    hotbed_removed_init(&batch);
+    hotbed_removed batch = {.size = sizeof batch};
     words->since = r->since;
     words->until = p->taken[r->table];
     batch.table = hotbed_storages_number(p->storages, r->table);

@@ -88,7 +88,7 @@ static hotbed_status open_window(const table_taker *t, window *w, uint32_t table
         w->columns[i] = t->row_bytes[i] == 0 ? NULL : base + at;
         at += hotbed_arena_align(slots * t->row_bytes[i]);
     }
-    hotbed_export_init(&w->batch);
+    w->batch = (hotbed_export){.size = sizeof w->batch};
     w->batch.table = table;
     w->batch.slots = slots;
     w->batch.count = (uint64_t *)(void *)base;
@@ -176,8 +176,7 @@ static hotbed_status export_table(taker *t, uint32_t number, uint64_t slots) {
     hotbed_snapshot_table *to = &t->s->tables[number];
     uint64_t *count = (uint64_t *)t->counts.data + number;
     uint64_t most = t->config->window_slots == 0 ? ARENA_SLOTS : t->config->window_slots;
-    hotbed_export batch;
-    hotbed_export_init(&batch);
+    hotbed_export batch = {.size = sizeof batch};
     batch.table = hotbed_storages_number(t->storages, number);
     batch.count = count;
     for (; batch.first < slots; batch.first += batch.slots) {

@@ -461,8 +461,7 @@ hotbed_status hotbed_save_mark(
     const hotbed_checkpoint_config *config, const hotbed_storages *storages,
     const hotbed_checkpoint_share *share, hotbed_checkpoint_id id, hotbed_checkpoint_mark *mark,
     hotbed_stream *stream) {
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_options options = {.size = sizeof options};
     writer w = {.config = config, .storages = storages, .stream = stream, .options = &options};
     hotbed_status status = hotbed_share_read(share, storages, &w.share);
     if (status == HOTBED_OK)

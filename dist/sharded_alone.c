@@ -66,7 +66,7 @@ static hotbed_status start_part(
     hotbed_pick_view pick = part->pick;
     hotbed_part_map_features(part, kjt);
     bool whole = hotbed_part_has_order_of(part, kjt);
-    hotbed_batch_init(batch);
+    *batch = (hotbed_batch){.size = sizeof *batch};
     batch->batch_size = kjt->batch_size;
     batch->num_keys = kjt->num_keys;
     batch->keys = kjt->keys;

@@ -648,7 +648,7 @@ static hotbed_status gather(hotbed_sharded_context *context, uint32_t i, hotbed_
     g->host_repeated = context->host_repeated;
     g->host_overflow = context->may_overflow && i == 0 ? context->host_overflow : NULL;
     HOTBED_TRY(hotbed_gather(g, stream));
-    hotbed_batch_init(&part->batch);
+    part->batch = (hotbed_batch){.size = sizeof part->batch};
     part->batch.batch_size = part->group->sums ? part->sharded->options.max_batch_size : 1;
     if (part->group->sums && part->path->capacity == 0)
         HOTBED_TRY(number_bags(context, part, true, stream));

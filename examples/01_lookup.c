@@ -23,8 +23,7 @@ int main(void) {
     check(hotbed_stream_create(backend, 0, &stream));
 
     /* One hash table: it accepts any 64-bit key and creates a row when a key is first seen. */
-    hotbed_table_options table;
-    hotbed_table_options_init(&table);
+    hotbed_table_options table = {.size = sizeof table};
     table.name = "words";
     table.dim = DIM;
     table.capacity = 1000;
@@ -53,8 +52,7 @@ int main(void) {
     /* A ticket carries a batch from prefetch to forward, and to backward (see 02_train_step.c). */
     hotbed_ticket *ticket;
     check(hotbed_ticket_create(storage, KEYS, KEYS, stream, &ticket));
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     batch.batch_size = KEYS;
     batch.num_keys = KEYS;
     batch.keys = keys.data;

@@ -49,7 +49,7 @@ int main(void) {
 
     hotbed_table_options tables[FEATURES];
     for (int t = 0; t < FEATURES; t++) {
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
         tables[t].name = t == 0 ? "user" : "item";
         tables[t].dim = DIM;
         tables[t].capacity = 1000;
@@ -74,8 +74,7 @@ int main(void) {
     float *rows = pinned(stream, SAMPLES * COLUMNS * sizeof(float), &memory[2]);
     memcpy(keys, the_keys, sizeof the_keys);
     memcpy(offsets, the_offsets, sizeof the_offsets);
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     batch.batch_size = SAMPLES;
     batch.num_keys = KEYS;
     batch.keys = keys;

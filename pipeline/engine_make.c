@@ -135,7 +135,7 @@ static hotbed_status make(hotbed_pipeline *pipeline) {
 
 static hotbed_status read_options(
     const hotbed_pipeline_options *from, hotbed_pipeline_options *to) {
-    hotbed_pipeline_options_init(to);
+    *to = (hotbed_pipeline_options){.size = sizeof *to};
     if (from != NULL)
         HOTBED_TRY(hotbed_options_read(
             to, sizeof *to, offsetof(hotbed_pipeline_options, log_entries), from,

@@ -326,7 +326,7 @@ static hotbed_status make_plan(hotbed_train *train, made_plan *to) {
     static const hotbed_value_options values[HOTBED_TRAIN_VALUES] = {
         {.name = "copied"},  {.name = "batch"},      {.name = "started"},
         {.name = "tensors"}, {.name = "prefetched"}, {.name = "output"}};
-    hotbed_pipeline_plan_init(&to->plan);
+    to->plan = (hotbed_pipeline_plan){.size = sizeof to->plan};
     to->plan.name = "train";
     to->plan.order = HOTBED_ORDER_LISTED;
     to->plan.num_tasks = train->plan->num_steps;
@@ -408,7 +408,7 @@ hotbed_status hotbed_train_schedule(
             made.plan.num_steps);
     for (uint32_t s = 0; s < profile->num_tasks; s++)
         costs[s] = cost_of(&profile->tasks[s]);
-    hotbed_schedule_options_init(&options);
+    options = (hotbed_schedule_options){.size = sizeof options};
     options.costs = costs;
     options.max_depth = max_depth;
     options.candidates = CANDIDATES;
@@ -420,16 +420,14 @@ hotbed_status hotbed_train_schedule(
 static hotbed_status make(hotbed_train *train, const hotbed_train_options *options) {
     for (uint32_t s = 0; s < STREAMS; s++) {
         bool ahead = s + 1 < STREAMS && !options->same_priority;
-        hotbed_stream_options stream;
-        hotbed_stream_options_init(&stream);
+        hotbed_stream_options stream = {.size = sizeof stream};
         stream.backend = options->backend;
         stream.device = options->device;
         stream.priority = ahead ? HOTBED_PRIORITY_HIGH : HOTBED_PRIORITY_NORMAL;
         HOTBED_TRY(hotbed_stream_create_with(&stream, &train->streams[s]));
     }
     HOTBED_TRY(make_pipeline(train, options));
-    hotbed_rewrite_options rewrite;
-    hotbed_rewrite_options_init(&rewrite);
+    hotbed_rewrite_options rewrite = {.size = sizeof rewrite};
     rewrite.depth = hotbed_pipeline_depth(train->pipeline);
     rewrite.model = train->trainer.model;
     rewrite.batch = train->trainer.batch;

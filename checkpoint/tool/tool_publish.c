@@ -21,9 +21,8 @@ typedef struct publication {
 static hotbed_status create_storage(publication *p, uint32_t number) {
     const hotbed_manifest *m = hotbed_chain_last(&p->chain);
     const hotbed_manifest_table *from = &m->tables[number];
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
-    hotbed_table_options_init(&table);
     table.name = from->name;
     table.dim = from->dim;
     table.dtype = from->dtype;
@@ -86,10 +85,9 @@ static hotbed_status read_table(publication *p, uint32_t number, const hotbed_pr
 }
 
 static hotbed_status write_cut(publication *p, const tool_options *o, uint64_t *number) {
-    hotbed_publish_options options;
+    hotbed_publish_options options = {.size = sizeof options};
     hotbed_publish_stats stats = {.size = sizeof stats};
     hotbed_publisher *publisher = NULL;
-    hotbed_publish_options_init(&options);
     options.encoding = o->encoding;
     HOTBED_TRY(hotbed_publisher_create(
         o->paths[1], p->storages, p->num_storages, &options, p->stream, &publisher));

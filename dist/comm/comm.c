@@ -83,7 +83,7 @@ bool hotbed_comm_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock, uin
 
 hotbed_status hotbed_comm_read_options(const hotbed_comm_options *from, hotbed_comm_options *to) {
     if (from == NULL)
-        hotbed_comm_options_init(to);
+        *to = (hotbed_comm_options){.size = sizeof *to};
     else
         HOTBED_TRY(hotbed_options_read(
             to, sizeof *to, offsetof(hotbed_comm_options, deadline_ms), from,

@@ -273,7 +273,7 @@ hotbed_status hotbed_kjt_to_batch(
     }
     HOTBED_TRY(hotbed_kjt_start(&pick.kjt, scratch, scratch_bytes, stream));
     HOTBED_TRY(hotbed_kjt_pick_offsets(&pick, offsets, stream));
-    hotbed_batch_init(batch);
+    *batch = (hotbed_batch){.size = sizeof *batch};
     batch->batch_size = k.batch_size;
     batch->num_keys = k.num_keys;
     batch->keys = k.keys;

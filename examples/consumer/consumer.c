@@ -22,8 +22,7 @@ static hotbed_status train(hotbed_storage *storage, hotbed_stream *stream, float
     static float gradient[SAMPLES * DIM];
     for (int i = 0; i < SAMPLES * DIM; i++)
         gradient[i] = 1.0F;
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     batch.batch_size = SAMPLES;
     batch.num_keys = KEYS;
     batch.keys = keys;
@@ -44,8 +43,7 @@ static hotbed_status train(hotbed_storage *storage, hotbed_stream *stream, float
 }
 
 int main(void) {
-    hotbed_table_options table;
-    hotbed_table_options_init(&table);
+    hotbed_table_options table = {.size = sizeof table};
     table.name = "user";
     table.dim = DIM;
     table.capacity = 1000;

@@ -128,7 +128,7 @@ static bool create_storage(hotbed_run *trainer) {
     hotbed_table_options tables[HOTBED_CRITEO_FIELDS];
     hotbed_storage_options options;
     for (uint32_t f = 0; f < HOTBED_CRITEO_FIELDS; f++) {
-        hotbed_table_options_init(&tables[f]);
+        tables[f] = (hotbed_table_options){.size = sizeof tables[f]};
         tables[f].name = hotbed_criteo_field_name(f);
         tables[f].dim = o->dim + 1;
         tables[f].capacity = HOTBED_CRITEO_BUCKETS;

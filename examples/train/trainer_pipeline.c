@@ -39,7 +39,7 @@ static hotbed_status copy_batch(
     hotbed_run *t = self;
     uint32_t n = b->batch->samples;
     (void)place; /* each batch is in its own buffer set */
-    hotbed_kjt_init(&b->kjt);
+    b->kjt = (hotbed_kjt){.size = sizeof b->kjt};
     b->kjt.num_features = HOTBED_CRITEO_FIELDS;
     b->kjt.batch_size = n;
     b->kjt.num_keys = (uint64_t)n * HOTBED_CRITEO_FIELDS;
@@ -118,9 +118,8 @@ static void revoke(void *self) {
 }
 
 static bool create(hotbed_run *t, const char *plan, bool timed, const hotbed_schedule *schedule) {
-    hotbed_train_options options;
-    hotbed_trainer trainer;
-    hotbed_trainer_init(&trainer);
+    hotbed_train_options options = {.size = sizeof options};
+    hotbed_trainer trainer = {.size = sizeof trainer};
     trainer.model = &t->model;
     trainer.batch = &batch_type;
     trainer.self = t;
@@ -128,13 +127,12 @@ static bool create(hotbed_run *t, const char *plan, bool timed, const hotbed_sch
     trainer.dense_forward = dense_forward;
     trainer.loss = loss;
     trainer.optimizer = optimizer;
-    hotbed_train_options_init(&options);
     options.plan = plan;
     options.backend = t->backend;
     options.device = hotbed_stream_device(t->stream);
     if (schedule != NULL)
         options.steps = hotbed_schedule_steps(schedule, &options.num_steps);
-    hotbed_pipeline_options_init(&options.pipeline);
+    options.pipeline = (hotbed_pipeline_options){.size = sizeof options.pipeline};
     options.pipeline.rank = (int)t->rank;
     options.pipeline.timed = timed;
     options.pipeline.log_entries = timed ? LOG_ENTRIES : 0;

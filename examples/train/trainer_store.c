@@ -10,14 +10,13 @@ enum { PATH_BYTES = 4096 };
 bool hotbed_run_open_store(hotbed_run *t, hotbed_storage_options *options) {
     const char *directory = t->options.store;
     hotbed_external_table tables[HOTBED_CRITEO_FIELDS];
-    hotbed_external_options external;
+    hotbed_external_options external = {.size = sizeof external};
     char path[PATH_BYTES];
     if (directory == NULL)
         return true;
     if (mkdir(directory, 0777) != 0 && errno != EEXIST)
         return hotbed_run_fail(t, "%s: %s", directory, strerror(errno));
     (void)snprintf(path, sizeof path, "%s/rank-%u-of-%u", directory, t->rank, t->ranks);
-    hotbed_external_options_init(&external);
     external.num_tables = options->num_tables;
     external.tables = tables;
     if (!hotbed_run_ok(t, hotbed_storage_external_tables(options, tables), "--store") ||

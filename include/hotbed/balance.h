@@ -9,8 +9,7 @@
  * asynchronous: the workloads of all ranks are gathered, a thread of the stream computes the
  * partition, and the samples are exchanged.
  *
- *     hotbed_balance_options options;
- *     hotbed_balance_options_init(&options);
+ *     hotbed_balance_options options = {.size = sizeof options};
  *     options.num_features = 2;
  *     options.batch_size = 1024;
  *     options.max_keys = 65536;
@@ -47,10 +46,9 @@ extern "C" {
 
 typedef struct hotbed_balance hotbed_balance; /* opaque; owned by the caller */
 
-/* Options of a batch balance; the same on all ranks. Call hotbed_balance_options_init(), then set
- * fields. */
+/* Options of a batch balance; the same on all ranks. 0 is the default of every field but `size`. */
 typedef struct hotbed_balance_options {
-    uint32_t size;         /* set by init */
+    uint32_t size;         /* sizeof(hotbed_balance_options) */
     uint32_t num_features; /* features of the batches; required */
     uint32_t batch_size;   /* samples per rank; required */
     bool weighted;         /* keys have weights */
@@ -60,14 +58,6 @@ typedef struct hotbed_balance_options {
     /* Largest size of a row in hotbed_balance_rows(), at most 2^30; 0: 64. */
     uint64_t max_row_bytes;
 } hotbed_balance_options;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_balance_options); C programs
- * call hotbed_balance_options_init(), which passes it. */
-HOTBED_API void hotbed_balance_options_init_sized(hotbed_balance_options *options, size_t size);
-
-static inline void hotbed_balance_options_init(hotbed_balance_options *options) {
-    hotbed_balance_options_init_sized(options, sizeof *options);
-}
 
 /* Create the memory for one batch. Synchronous; does not communicate. `comm` must outlive it.
  * Errors: ARGUMENT (the field and its value), MEMORY, STATE (the stream records a graph),

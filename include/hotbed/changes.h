@@ -13,8 +13,7 @@
  *       hotbed_storage_position(storage, last, stream); // begin: then send all rows
  *       // ... training steps ...
  *       hotbed_storage_position(storage, now, stream);
- *       hotbed_removed r; // keys that have left and are not back
- *       hotbed_removed_init(&r);
+ *       hotbed_removed r = {.size = sizeof r}; // keys that have left and are not back
  *       r.since = last, r.until = now;
  *       r.keys = gone, r.capacity = 65536, r.count = count, r.lost = lost;
  *       hotbed_storage_removed(storage, &r, stream);
@@ -61,10 +60,10 @@ typedef struct hotbed_change_position {
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_position(
     hotbed_storage *storage, hotbed_change_position *position, hotbed_stream *stream);
 
-/* Keys that have left a table. Arrays and pointers are device or pinned memory. Call
- * hotbed_removed_init(), then set fields. */
+/* Keys that have left a table. Arrays and pointers are device or pinned memory. 0 is the default of
+ * every field but `size`. */
 typedef struct hotbed_removed {
-    uint32_t size;                               /* set by init */
+    uint32_t size;                               /* sizeof(hotbed_removed) */
     uint32_t table;                              /* number of the table */
     const hotbed_change_position *since, *until; /* required */
     /* out [count]: keys that left between the two and are not in the table now, in no order; a key that
@@ -76,14 +75,6 @@ typedef struct hotbed_removed {
      * is of another storage or a table was cleared. If it is not 0, no keys are returned. */
     uint64_t *lost;
 } hotbed_removed;
-
-/* Set every field to its default. `size` is sizeof(hotbed_removed) in the calling program; C programs
- * call hotbed_removed_init(), which passes it. */
-HOTBED_API void hotbed_removed_init_sized(hotbed_removed *batch, size_t size);
-
-static inline void hotbed_removed_init(hotbed_removed *batch) {
-    hotbed_removed_init_sized(batch, sizeof *batch);
-}
 
 /* Return the keys that have left a table. Asynchronous; changes nothing. The caller orders it like an
  * export.

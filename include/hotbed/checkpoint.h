@@ -13,8 +13,7 @@
  *
  * Save a storage of one rank, then what changed since, and load both:
  *
- *     hotbed_checkpoint_options options;
- *     hotbed_checkpoint_options_init(&options);
+ *     hotbed_checkpoint_options options = {.size = sizeof options};
  *     status = hotbed_checkpoint_mark_create(&options.mark);
  *     options.step = 1000;
  *     status = hotbed_checkpoint_save("run/1000", &storage, 1, &options, stream);
@@ -23,8 +22,7 @@
  *     status = hotbed_checkpoint_save("run/2000", &storage, 1, &options, stream);
  *
  *     const char *increments[] = {"run/2000"};
- *     hotbed_checkpoint_load_options load;
- *     hotbed_checkpoint_load_options_init(&load);
+ *     hotbed_checkpoint_load_options load = {.size = sizeof load};
  *     load.num_increments = 1;
  *     load.increments = increments;
  *     status = hotbed_checkpoint_load("run/1000", &storage, 1, &load, NULL, stream);
@@ -95,9 +93,9 @@ typedef struct hotbed_checkpoint_blob {
     uint64_t bytes;
 } hotbed_checkpoint_blob;
 
-/* Options of a save or a snapshot. Call hotbed_checkpoint_options_init(), then set fields. */
+/* Options of a save or a snapshot. 0 is the default of every field but `size`. */
 typedef struct hotbed_checkpoint_options {
-    uint32_t size;                       /* set by init */
+    uint32_t size;                       /* sizeof(hotbed_checkpoint_options) */
     uint32_t num_blobs;                  /* at most 1024 */
     uint64_t step;                       /* recorded: the caller's count of training steps */
     const hotbed_checkpoint_blob *blobs; /* [num_blobs]; rank 0's are stored */
@@ -120,15 +118,6 @@ typedef struct hotbed_checkpoint_options {
      * have left since, the save fails with STATE: save a full checkpoint. Not for snapshots. */
     uint64_t touched; /* 0 or 1 */
 } hotbed_checkpoint_options;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_checkpoint_options); C
- * programs call hotbed_checkpoint_options_init(), which passes it. */
-HOTBED_API void hotbed_checkpoint_options_init_sized(
-    hotbed_checkpoint_options *options, size_t size);
-
-static inline void hotbed_checkpoint_options_init(hotbed_checkpoint_options *options) {
-    hotbed_checkpoint_options_init_sized(options, sizeof *options);
-}
 
 /* Write the storages to the new directory `path`, all or none. With options->parent, write only what
  * changed since then.
@@ -266,9 +255,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_snapshot_put(
 
 /* --- loading ---------------------------------------------------------------------------------- */
 
-/* Options of a load. Call hotbed_checkpoint_load_options_init(), then set fields. */
+/* Options of a load. 0 is the default of every field but `size`. */
 typedef struct hotbed_checkpoint_load_options {
-    uint32_t size; /* set by init */
+    uint32_t size; /* sizeof(hotbed_checkpoint_load_options) */
     uint32_t num_increments;
     /* [num_increments] paths, in order: the first is the increment after `path`, each other one the
      * increment after the one before. */
@@ -282,15 +271,6 @@ typedef struct hotbed_checkpoint_load_options {
      * ranks or routes differ from the storages'. NULL: none. */
     hotbed_checkpoint_mark *mark;
 } hotbed_checkpoint_load_options;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_checkpoint_load_options); C
- * programs call hotbed_checkpoint_load_options_init(), which passes it. */
-HOTBED_API void hotbed_checkpoint_load_options_init_sized(
-    hotbed_checkpoint_load_options *options, size_t size);
-
-static inline void hotbed_checkpoint_load_options_init(hotbed_checkpoint_load_options *options) {
-    hotbed_checkpoint_load_options_init_sized(options, sizeof *options);
-}
 
 /* The result of a load for a table. */
 typedef enum hotbed_checkpoint_taken {

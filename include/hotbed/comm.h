@@ -19,8 +19,7 @@
  * Average the gradients of dense parameters over all ranks:
  *
  *     hotbed_comm *comm;
- *     hotbed_comm_options options;
- *     hotbed_comm_options_init(&options);
+ *     hotbed_comm_options options = {.size = sizeof options};
  *     options.deadline_ms = 60000;
  *     status = hotbed_comm_create_nccl(&options, device, NULL, &comm);
  *     float scale = 1.0F / (float)hotbed_comm_size(comm);
@@ -106,23 +105,15 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_transport_probe(hotbed_transport
 
 /* --- create and destroy ----------------------------------------------------------------------- */
 
-/* Options of a communicator; the same on all ranks. Call hotbed_comm_options_init(), then set
- * fields. 0 is every field's default. Fields are only ever appended. */
+/* Options of a communicator; the same on all ranks. 0 is the default of every field but `size`.
+ * Fields are only ever appended. */
 typedef struct hotbed_comm_options {
-    uint32_t size; /* set by init */
+    uint32_t size; /* sizeof(hotbed_comm_options) */
     /* The longest time that an operation waits for other ranks, counted from when its stream has
      * reached it and this rank's earlier operations are complete; create waits as long for other
      * ranks; 0: 30000. */
     uint32_t deadline_ms;
 } hotbed_comm_options;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_comm_options); C programs
- * call hotbed_comm_options_init(), which passes it. */
-HOTBED_API void hotbed_comm_options_init_sized(hotbed_comm_options *options, size_t size);
-
-static inline void hotbed_comm_options_init(hotbed_comm_options *options) {
-    hotbed_comm_options_init_sized(options, sizeof *options);
-}
 
 /* Create a communicator of one rank, for host and CUDA streams. Synchronous; `options` may be NULL.
  * Errors: ARGUMENT, MEMORY. */

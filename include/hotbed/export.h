@@ -6,8 +6,7 @@
  * of the table's slots and returns the keys found there, in order of slots. So the host knows where
  * the next batch starts without waiting for this one, and the window bounds the memory.
  *
- *       hotbed_export e;
- *       hotbed_export_init(&e);
+ *       hotbed_export e = {.size = sizeof e};
  *       e.table = 0;
  *       e.slots = 65536;
  *       e.keys = keys; // device or pinned, [65536]
@@ -47,11 +46,11 @@
 extern "C" {
 #endif
 
-/* One batch. Call hotbed_export_init(), then set fields. Arrays are device or pinned memory with
+/* One batch. 0 is the default of every field but `size`. Arrays are device or pinned memory with
  * space for `slots` items, or for `capacity` items if it is set. Items beyond `count` are left
  * unchanged. */
 typedef struct hotbed_export {
-    uint32_t size;  /* set by init */
+    uint32_t size;  /* sizeof(hotbed_export) */
     uint32_t table; /* number of the table */
     /* the window: slots [first, first + slots) of the table, numbered from 0 */
     uint64_t first;
@@ -72,14 +71,6 @@ typedef struct hotbed_export {
      * a position of zeros, or NULL: all rows */
     const hotbed_change_position *since;
 } hotbed_export;
-
-/* Set every field to its default. `size` is sizeof(hotbed_export) in the calling program; C
- * programs call hotbed_export_init(), which passes it. */
-HOTBED_API void hotbed_export_init_sized(hotbed_export *batch, size_t size);
-
-static inline void hotbed_export_init(hotbed_export *batch) {
-    hotbed_export_init_sized(batch, sizeof *batch);
-}
 
 /* Return the keys in a window of a table's slots. Asynchronous; changes nothing. A window past the
  * last slot returns no keys. The caller orders the call with prefetches and with calls that set or

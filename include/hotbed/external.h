@@ -1,8 +1,7 @@
 /* hotbed/external.h - rows in a store outside of Hotbed: a database, a server, or your own plug-in.
  *
- * Stable: hotbed_external_options_init(), hotbed_external_create(), hotbed_rocksdb_options_init(),
- * hotbed_external_create_rocksdb(), hotbed_external_destroy(), hotbed_external_flush().
- * Experimental: all other calls.
+ * Stable: hotbed_external_create(), hotbed_external_create_rocksdb(), hotbed_external_destroy(),
+ * hotbed_external_flush(). Experimental: all other calls.
  *
  * For programs whose tables are larger than the memory of the machine, or whose rows must survive
  * the process. Most programs create a store and pass it to a storage, which then acts as a cache
@@ -16,8 +15,7 @@
  *
  *       hotbed_external_table tables[2]; // as many as options.num_tables
  *       hotbed_storage_external_tables(&options, tables);
- *       hotbed_external_options store;
- *       hotbed_external_options_init(&store);
+ *       hotbed_external_options store = {.size = sizeof store};
  *       store.num_tables = 2, store.tables = tables;
  *       hotbed_external_create_rocksdb("/data/rows", NULL, &store, &external);
  *       options.external = external; // hotbed_storage_options
@@ -70,10 +68,9 @@ typedef struct hotbed_external_table {
     uint64_t row_bytes; /* of a row, embedding and states; 1 .. 2^20; required */
 } hotbed_external_table;
 
-/* Options of a store. Call hotbed_external_options_init(), then set fields; 0 is the default of
- * every other field. Fields are only ever appended. */
+/* Options of a store. 0 is the default of every field but `size`. Fields are only ever appended. */
 typedef struct hotbed_external_options {
-    uint32_t size;                       /* set by init */
+    uint32_t size;                       /* sizeof(hotbed_external_options) */
     uint32_t num_tables;                 /* 1 .. 65535; required */
     const hotbed_external_table *tables; /* [num_tables]; copied; required */
     /* Time limit of each call of the plug-in; 0: none. The plug-in receives the limit and should
@@ -84,14 +81,6 @@ typedef struct hotbed_external_options {
      * lost rows without an error. */
     bool verify_writes;
 } hotbed_external_options;
-
-/* Set every field to its default. `size` is sizeof(hotbed_external_options) in the calling program;
- * C programs call hotbed_external_options_init(), which passes it. */
-HOTBED_API void hotbed_external_options_init_sized(hotbed_external_options *options, size_t size);
-
-static inline void hotbed_external_options_init(hotbed_external_options *options) {
-    hotbed_external_options_init_sized(options, sizeof *options);
-}
 
 /* --- what a plug-in implements ---------------------------------------------------------------- */
 
@@ -192,23 +181,15 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_external_create(
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_external_create_memory(const hotbed_external_options *options, hotbed_external **out);
 
-/* Options of a RocksDB database. Call hotbed_rocksdb_options_init(), then set fields. */
+/* Options of a RocksDB database. 0 is the default of every field but `size`. */
 typedef struct hotbed_rocksdb_options {
-    uint32_t size;        /* set by init */
+    uint32_t size;        /* sizeof(hotbed_rocksdb_options) */
     bool sync;            /* each write is on disk when the call returns; otherwise after a flush */
     bool must_exist;      /* do not create a database that does not exist */
     uint64_t cache_bytes; /* cache of blocks read; 0: 64 MiB */
     /* written rows kept in memory before they go to a file; 0: 64 MiB */
     uint64_t buffer_bytes;
 } hotbed_rocksdb_options;
-
-/* Set every field to its default. `size` is sizeof(hotbed_rocksdb_options) in the calling program;
- * C programs call hotbed_rocksdb_options_init(), which passes it. */
-HOTBED_API void hotbed_rocksdb_options_init_sized(hotbed_rocksdb_options *options, size_t size);
-
-static inline void hotbed_rocksdb_options_init(hotbed_rocksdb_options *options) {
-    hotbed_rocksdb_options_init_sized(options, sizeof *options);
-}
 
 /* Open the RocksDB database in directory `path`, and create it if it does not exist. Synchronous.
  * Tables are found by name. New tables are added; other tables of the database are left unchanged.

@@ -7,8 +7,7 @@
  * caller chooses the slots: from a hotbed_index (hotbed/index.h), or row numbers. Storages keep
  * their rows in the same layout.
  *
- *       hotbed_flat_table_options options;
- *       hotbed_flat_table_options_init(&options);
+ *       hotbed_flat_table_options options = {.size = sizeof options};
  *       options.dim = 64, options.capacity = 1000000;
  *       options.optimizer = HOTBED_OPT_ADAM;
  *       options.memory = HOTBED_MEMORY_PINNED;
@@ -38,10 +37,10 @@ extern "C" {
 
 typedef struct hotbed_flat_table hotbed_flat_table; /* opaque; owned by the caller */
 
-/* Options of a flat table. Call hotbed_flat_table_options_init(), then set fields; 0 is the default
- * of every other field. Fields are only ever appended. */
+/* Options of a flat table. 0 is the default of every field but `size`. Fields are only ever
+ * appended. */
 typedef struct hotbed_flat_table_options {
-    uint32_t size;                   /* set by init */
+    uint32_t size;                   /* sizeof(hotbed_flat_table_options) */
     uint32_t dim;                    /* elements of an embedding, 1 .. 4096; required */
     uint64_t capacity;               /* rows, 1 .. 2^36; required */
     hotbed_dtype dtype;              /* of the embedding; 0 is F32 */
@@ -49,15 +48,6 @@ typedef struct hotbed_flat_table_options {
     hotbed_memory_kind memory;       /* 0 is DEVICE */
     const char *directory;           /* FILE: as for hotbed_memory_alloc() */
 } hotbed_flat_table_options;
-
-/* Set every field to its default. `size` is sizeof(hotbed_flat_table_options) in the calling
- * program; C programs call hotbed_flat_table_options_init(), which passes it. */
-HOTBED_API void hotbed_flat_table_options_init_sized(
-    hotbed_flat_table_options *options, size_t size);
-
-static inline void hotbed_flat_table_options_init(hotbed_flat_table_options *options) {
-    hotbed_flat_table_options_init_sized(options, sizeof *options);
-}
 
 /* Create a flat table on the backend and device of `stream`. Synchronous. The contents of a row are
  * undefined until it is stored (FILE: zeros). *out is NULL on error.

@@ -272,10 +272,9 @@ typedef enum hotbed_rewrite_kind {
     HOTBED_FORWARD_PREFETCH = 1,  /* uses the results of prefetch: never waits */
 } hotbed_rewrite_kind;
 
-/* Options of a rewrite. Call hotbed_rewrite_options_init(), then set fields; 0 is each field's
- * default. */
+/* Options of a rewrite. 0 is the default of every field but `size`. */
 typedef struct hotbed_rewrite_options {
-    uint32_t size;                  /* set by init */
+    uint32_t size;                  /* sizeof(hotbed_rewrite_options) */
     uint32_t depth;                 /* batches in flight; required */
     hotbed_model *model;            /* required; must outlive the rewrite */
     const hotbed_batch_type *batch; /* required; must outlive the rewrite */
@@ -283,14 +282,6 @@ typedef struct hotbed_rewrite_options {
     hotbed_rewrite_kind kind;
     const char *field; /* DIRECT: use this field of the batch; NULL: the only jagged one */
 } hotbed_rewrite_options;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_rewrite_options); C programs
- * call hotbed_rewrite_options_init(), which passes it. */
-HOTBED_API void hotbed_rewrite_options_init_sized(hotbed_rewrite_options *options, size_t size);
-
-static inline void hotbed_rewrite_options_init(hotbed_rewrite_options *options) {
-    hotbed_rewrite_options_init_sized(options, sizeof *options);
-}
 
 /* Find the modules and their arguments, create contexts, and replace the forward hooks by pipelined
  * forwards. `stream` is used to create contexts. Synchronous; enqueues nothing of the model.

@@ -12,13 +12,11 @@
  *
  *       uint64_t capacity = 1000000;
  *       hotbed_evict evict = HOTBED_EVICT_LOWEST;
- *       hotbed_index_options options;
- *       hotbed_index_options_init(&options);
+ *       hotbed_index_options options = {.size = sizeof options};
  *       options.num_tables = 1, options.capacities = &capacity, options.evict = &evict;
  *       hotbed_index *index;
  *       hotbed_index_create(&options, stream, &index);
- *       hotbed_index_insert insert;
- *       hotbed_index_insert_init(&insert);
+ *       hotbed_index_insert insert = {.size = sizeof insert};
  *       insert.n = n, insert.keys = keys; // device [n], distinct
  *       insert.rule = HOTBED_SCORE_ASSIGN, insert.score = step;
  *       insert.slots = slots; // device [n]
@@ -66,24 +64,15 @@ typedef enum hotbed_score_rule {
     HOTBED_SCORE_ADD = 2,    /* add the given score (counts: LFU) */
 } hotbed_score_rule;
 
-/* Options of an index. Call hotbed_index_options_init(), then set fields; 0 is the default of every
- * other field. Fields are only ever appended. */
+/* Options of an index. 0 is the default of every field but `size`. Fields are only ever appended. */
 typedef struct hotbed_index_options {
-    uint32_t size;       /* set by init */
+    uint32_t size;       /* sizeof(hotbed_index_options) */
     uint32_t num_tables; /* 1 .. 65535; required */
     /* [num_tables] number of keys that are stored before one is refused or evicted, each 1 .. 2^35;
      * copied; required */
     const uint64_t *capacities;
     const hotbed_evict *evict; /* [num_tables]; copied; NULL: all NEVER */
 } hotbed_index_options;
-
-/* Set every field to its default. `size` is sizeof(hotbed_index_options) in the calling program; C
- * programs call hotbed_index_options_init(), which passes it. */
-HOTBED_API void hotbed_index_options_init_sized(hotbed_index_options *options, size_t size);
-
-static inline void hotbed_index_options_init(hotbed_index_options *options) {
-    hotbed_index_options_init_sized(options, sizeof *options);
-}
 
 /* Create an empty index on the backend and device of `stream`. Synchronous.
  * Errors: ARGUMENT (the field and its value), MEMORY, STATE (the stream records a graph). */
@@ -105,10 +94,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_index_find_keys(
     hotbed_index *index, uint64_t n, const void *keys, const uint32_t *tables, uint64_t *slots,
     hotbed_stream *stream);
 
-/* Inputs and outputs of hotbed_index_find_or_insert(). Call hotbed_index_insert_init(), then set
- * fields. */
+/* Inputs and outputs of hotbed_index_find_or_insert(). 0 is the default of every field but `size`. */
 typedef struct hotbed_index_insert {
-    uint32_t size;          /* set by init */
+    uint32_t size;          /* sizeof(hotbed_index_insert) */
     hotbed_score_rule rule; /* for keys that are found */
     uint64_t n;
     const void *keys;       /* [n] distinct within each table; required */
@@ -126,14 +114,6 @@ typedef struct hotbed_index_insert {
     uint64_t *evicted_slots;  /* out [n] */
     uint64_t *num_evicted;    /* out [1] */
 } hotbed_index_insert;
-
-/* Set every field to its default. `size` is sizeof(hotbed_index_insert) in the calling program; C
- * programs call hotbed_index_insert_init(), which passes it. */
-HOTBED_API void hotbed_index_insert_init_sized(hotbed_index_insert *insert, size_t size);
-
-static inline void hotbed_index_insert_init(hotbed_index_insert *insert) {
-    hotbed_index_insert_init_sized(insert, sizeof *insert);
-}
 
 /* Find each key and update its score, or insert the key. In a full table that evicts, a new key
  * replaces the key with the lowest score among its candidates. A call does not evict its own keys.

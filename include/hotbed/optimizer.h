@@ -12,8 +12,7 @@
  *       hotbed_optimizer_clock start;
  *       hotbed_optimizer_clock_init(&start, &sgd);
  *       hotbed_copy(clock, &start, sizeof start, stream); // clock: device memory of yours
- *       hotbed_row_update update;
- *       hotbed_row_update_init(&update);
+ *       hotbed_row_update update = {.size = sizeof update};
  *       update.n = n, update.dim = dim;
  *       update.rows.weights = weights, update.gradients = gradients; // device [n, dim]
  *       hotbed_optimizer_step(&sgd, clock, stream); // once per step
@@ -50,9 +49,9 @@ HOTBED_API void hotbed_optimizer_clock_init(
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_optimizer_step(
     const hotbed_optimizer *optimizer, hotbed_optimizer_clock *clock, hotbed_stream *stream);
 
-/* n rows and their gradients. Call hotbed_row_update_init(), then set fields. */
+/* n rows and their gradients. 0 is the default of every field but `size`. */
 typedef struct hotbed_row_update {
-    uint32_t size;      /* set by init */
+    uint32_t size;      /* sizeof(hotbed_row_update) */
     uint32_t dim;       /* elements of an embedding, 1 .. 4096; required */
     uint64_t n;         /* number of rows */
     hotbed_dtype dtype; /* of the embeddings; 0 is F32. They are rounded to nearest */
@@ -65,14 +64,6 @@ typedef struct hotbed_row_update {
     uint64_t row_bytes;
     const float *gradients; /* [n, dim] in: summed gradients of the rows; they are not clamped */
 } hotbed_row_update;
-
-/* Set every field to its default. `size` is sizeof(hotbed_row_update) in the calling program; C
- * programs call hotbed_row_update_init(), which passes it. */
-HOTBED_API void hotbed_row_update_init_sized(hotbed_row_update *update, size_t size);
-
-static inline void hotbed_row_update_init(hotbed_row_update *update) {
-    hotbed_row_update_init_sized(update, sizeof *update);
-}
 
 /* Apply one optimizer step to n rows, in place. Asynchronous; can be recorded into a graph. All
  * pointers are device memory, or other memory that kernels can access.

@@ -16,8 +16,7 @@
  *     hotbed_step steps[] = {{.task = "h2d", .stage = 0, .stream = "memcpy"},
  *                            {.task = "train", .stage = 1, .stream = "default", .after = "h2d"}};
  *     hotbed_pipeline_plan_stream streams[] = {{"memcpy", memcpy_stream}, {"default", stream}};
- *     hotbed_pipeline_plan plan;
- *     hotbed_pipeline_plan_init(&plan);
+ *     hotbed_pipeline_plan plan = {.size = sizeof plan};
  *     plan.num_tasks = plan.num_steps = plan.num_streams = 2;
  *     plan.tasks = tasks;
  *     plan.steps = steps;
@@ -165,11 +164,11 @@ typedef enum hotbed_pipeline_plan_order {
     HOTBED_ORDER_LISTED = 1, /* as listed in `steps`: a plan reads like the body of a loop */
 } hotbed_pipeline_plan_order;
 
-/* A plan. Call hotbed_pipeline_plan_init(), then set fields. All of it is borrowed until the call
- * returns, and copied, except the data that `self` and `io` of tasks point to. Fields are only ever
+/* A plan. 0 is the default of every field but `size`. All of it is borrowed until the call returns,
+ * and copied, except the data that `self` and `io` of tasks point to. Fields are only ever
  * appended. */
 typedef struct hotbed_pipeline_plan {
-    uint32_t size; /* set by init */
+    uint32_t size; /* sizeof(hotbed_pipeline_plan) */
     /* Iterations in flight, above the highest stage; 0 is highest stage + 1. With one more, the host
      * enqueues a period while the device still works on the period before. */
     uint32_t depth;
@@ -181,14 +180,6 @@ typedef struct hotbed_pipeline_plan {
     const hotbed_value_options *values;         /* [num_values] 0 .. 64 */
     const hotbed_pipeline_plan_stream *streams; /* [num_streams] 1 .. 16; required */
 } hotbed_pipeline_plan;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_pipeline_plan); C programs
- * call hotbed_pipeline_plan_init(), which passes it. */
-HOTBED_API void hotbed_pipeline_plan_init_sized(hotbed_pipeline_plan *plan, size_t size);
-
-static inline void hotbed_pipeline_plan_init(hotbed_pipeline_plan *plan) {
-    hotbed_pipeline_plan_init_sized(plan, sizeof *plan);
-}
 
 /* The faults of a plan. */
 typedef enum hotbed_pipeline_plan_fault {
@@ -267,11 +258,10 @@ typedef enum hotbed_end_policy {
     HOTBED_END_LAST = 2,
 } hotbed_end_policy;
 
-/* Options of a pipeline. Call hotbed_pipeline_options_init(), then set fields; 0 is each field's
- * default. Frozen, since it is a member of hotbed_train_options: a new option uses reserved
- * words. */
+/* Options of a pipeline. 0 is the default of every field but `size`. Frozen, since it is a member
+ * of hotbed_train_options: a new option uses reserved words. */
 typedef struct hotbed_pipeline_options {
-    uint32_t size;        /* set by init */
+    uint32_t size;        /* sizeof(hotbed_pipeline_options) */
     uint32_t log_entries; /* number of latest tasks that the log keeps; 0: no log */
     bool timed; /* also log when tasks began and ended on the device; costs an event per task */
     int rank;   /* for traces */
@@ -289,14 +279,6 @@ typedef struct hotbed_pipeline_options {
     void *tolerate_self;
     uint64_t reserved[8]; /* for options of later versions; must be 0 */
 } hotbed_pipeline_options;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_pipeline_options); C
- * programs call hotbed_pipeline_options_init(), which passes it. */
-HOTBED_API void hotbed_pipeline_options_init_sized(hotbed_pipeline_options *options, size_t size);
-
-static inline void hotbed_pipeline_options_init(hotbed_pipeline_options *options) {
-    hotbed_pipeline_options_init_sized(options, sizeof *options);
-}
 
 /* Create a pipeline from a plan, and start its threads. Synchronous. Allocates the memory of the
  * values, times depth. `options` NULL means all defaults.

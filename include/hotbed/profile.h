@@ -6,8 +6,7 @@
  * the tasks of a pipeline, print them, and find a schedule for them:
  *
  *     static hotbed_profile profile;
- *     hotbed_profile_options options;
- *     hotbed_profile_options_init(&options);
+ *     hotbed_profile_options options = {.size = sizeof options};
  *     options.num_batches = num_batches;
  *     options.batches = batches;
  *     options.stream = stream;
@@ -40,10 +39,9 @@ extern "C" {
 
 /* --- profiles --------------------------------------------------------------------------------- */
 
-/* Options of a profile. Call hotbed_profile_options_init(), then set fields; the default of a field
- * that is not required is 0. */
+/* Options of a profile. 0 is the default of every field but `size`. */
 typedef struct hotbed_profile_options {
-    uint32_t size;        /* set by init */
+    uint32_t size;        /* sizeof(hotbed_profile_options) */
     uint32_t warmup;      /* iterations before each measurement; 0 is 2 */
     uint32_t rounds;      /* each round measures everything once; the median counts; 0 is 5 */
     uint32_t iterations;  /* iterations per measurement; 0 is 4 */
@@ -55,14 +53,6 @@ typedef struct hotbed_profile_options {
     double (*now)(void *self); /* returns seconds; NULL is the machine's clock */
     void *now_self;
 } hotbed_profile_options;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_profile_options); C programs
- * call hotbed_profile_options_init(), which passes it. */
-HOTBED_API void hotbed_profile_options_init_sized(hotbed_profile_options *options, size_t size);
-
-static inline void hotbed_profile_options_init(hotbed_profile_options *options) {
-    hotbed_profile_options_init_sized(options, sizeof *options);
-}
 
 /* The costs of one task. Frozen: it has no size field, since hotbed_profile has an array of it. */
 typedef struct hotbed_profile_task {
@@ -106,10 +96,9 @@ hotbed_profile_print(const hotbed_profile *profile, char *text, size_t capacity,
 
 enum { HOTBED_SCHEDULE_CANDIDATES_MOST = 16 };
 
-/* Options of a search. Call hotbed_schedule_options_init(), then set fields; the default of a field
- * that is not required is 0. */
+/* Options of a search. 0 is the default of every field but `size`. */
 typedef struct hotbed_schedule_options {
-    uint32_t size;       /* set by init */
+    uint32_t size;       /* sizeof(hotbed_schedule_options) */
     uint32_t max_depth;  /* largest number of iterations in flight; 0 is 3, at most 6 */
     const double *costs; /* [plan->num_steps] seconds of each step; required */
     /* Names of tasks that stay in the last stage, for example tasks that must see all earlier
@@ -122,14 +111,6 @@ typedef struct hotbed_schedule_options {
      * too. */
     const hotbed_pipeline_plan *also;
 } hotbed_schedule_options;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_schedule_options); C
- * programs call hotbed_schedule_options_init(), which passes it. */
-HOTBED_API void hotbed_schedule_options_init_sized(hotbed_schedule_options *options, size_t size);
-
-static inline void hotbed_schedule_options_init(hotbed_schedule_options *options) {
-    hotbed_schedule_options_init_sized(options, sizeof *options);
-}
 
 typedef struct hotbed_schedule hotbed_schedule; /* opaque; owned by the caller */
 
@@ -179,11 +160,10 @@ HOTBED_API double hotbed_schedule_serial_seconds(const hotbed_schedule *schedule
  * They show which tasks overlapped, and when streams were idle. Both forms are written after a run,
  * from the logs of pipelines:
  *
- *     hotbed_train_options options;
- *     hotbed_train_options_init(&options);
+ *     hotbed_train_options options = {.size = sizeof options};
  *     options.plan = "prefetch";
  *     options.backend = HOTBED_BACKEND_CUDA;
- *     hotbed_pipeline_options_init(&options.pipeline);
+ *     options.pipeline = (hotbed_pipeline_options){.size = sizeof options.pipeline};
  *     options.pipeline.log_entries = 4096;
  *     options.pipeline.timed = true;
  *     status = hotbed_train_create(&trainer, &options, &train);

@@ -7,8 +7,7 @@
  * has every row; the others have the rows that changed since the cut before and the keys that were
  * removed. hotbed/read.h reads the directory while it is written; docs/formats.md describes the bytes.
  *
- *       hotbed_publish_options options;
- *       hotbed_publish_options_init(&options);
+ *       hotbed_publish_options options = {.size = sizeof options};
  *       options.encoding = HOTBED_ENCODING_F16;
  *       hotbed_publisher *publisher;
  *       status = hotbed_publisher_create("published", &storage, 1, &options, stream, &publisher);
@@ -78,9 +77,9 @@ HOTBED_API const char *hotbed_encoding_name(hotbed_encoding encoding);
 typedef hotbed_status (*hotbed_publish_file)(
     void *context, const char *name, const void *data, uint64_t bytes);
 
-/* Options of a publisher. Call hotbed_publish_options_init(), then set fields. */
+/* Options of a publisher. 0 is the default of every field but `size`. */
 typedef struct hotbed_publish_options {
-    uint32_t size;            /* set by init */
+    uint32_t size;            /* sizeof(hotbed_publish_options) */
     hotbed_encoding encoding; /* of all tables; 0 is TABLE */
     /* [tables of all storages] of each table; NULL: `encoding` */
     const hotbed_encoding *encodings;
@@ -108,14 +107,6 @@ typedef struct hotbed_publish_options {
      * row grows by 4 bytes for each number of a state, in files, host memory and Redis */
     bool states;
 } hotbed_publish_options;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_publish_options); C programs
- * call hotbed_publish_options_init(), which passes it. */
-HOTBED_API void hotbed_publish_options_init_sized(hotbed_publish_options *options, size_t size);
-
-static inline void hotbed_publish_options_init(hotbed_publish_options *options) {
-    hotbed_publish_options_init_sized(options, sizeof *options);
-}
 
 /* Create a publisher, and the directory if it does not exist. Unfinished files of an earlier
  * publisher are removed. Synchronous. While the publisher exists, no other one can be created in the

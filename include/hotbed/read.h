@@ -6,8 +6,7 @@
  * lookups from them. It needs no storage, no stream, no GPU and no HDF5. It follows the publisher: a
  * *version* is one cut, and lookups see a version whole or not at all.
  *
- *       hotbed_reader_options options;
- *       hotbed_reader_options_init(&options);
+ *       hotbed_reader_options options = {.size = sizeof options};
  *       options.follow_ms = 200;
  *       hotbed_reader *reader;
  *       status = hotbed_reader_open("published", &options, &reader);
@@ -42,20 +41,12 @@ extern "C" {
 
 typedef struct hotbed_reader hotbed_reader; /* opaque; owned by the caller */
 
-/* Options of a reader. Call hotbed_reader_options_init(), then set fields. */
+/* Options of a reader. 0 is the default of every field but `size`. */
 typedef struct hotbed_reader_options {
-    uint32_t size; /* set by init */
+    uint32_t size; /* sizeof(hotbed_reader_options) */
     /* A thread of the reader looks for new cuts so often; 0: hotbed_reader_poll() alone does */
     uint32_t follow_ms;
 } hotbed_reader_options;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_reader_options); C programs
- * call hotbed_reader_options_init(), which passes it. */
-HOTBED_API void hotbed_reader_options_init_sized(hotbed_reader_options *options, size_t size);
-
-static inline void hotbed_reader_options_init(hotbed_reader_options *options) {
-    hotbed_reader_options_init_sized(options, sizeof *options);
-}
 
 /* Open a published directory with its newest whole cut. Synchronous: reads all rows once. `options`
  * may be NULL.

@@ -7,13 +7,11 @@
  * each row; the cut's own record comes last. A *Redis reader* answers lookups from there, behind a cache of
  * its own.
  *
- *       hotbed_redis_options redis;
- *       hotbed_redis_options_init(&redis);
+ *       hotbed_redis_options redis = {.size = sizeof redis};
  *       redis.path = "/run/redis/redis.sock";
  *       hotbed_redis_sink *sink;
  *       status = hotbed_redis_sink_create(&redis, &sink);
- *       hotbed_publish_options publish;
- *       hotbed_publish_options_init(&publish);
+ *       hotbed_publish_options publish = {.size = sizeof publish};
  *       publish.file = hotbed_redis_sink_file, publish.context = sink;
  *       // hotbed_publisher_create(), and a publish every few minutes; each rank has a sink of its own
  *       hotbed_redis_reader *rows; // in a process that serves
@@ -54,9 +52,9 @@ extern "C" {
 typedef struct hotbed_redis_sink hotbed_redis_sink;     /* opaque; owned by the caller */
 typedef struct hotbed_redis_reader hotbed_redis_reader; /* opaque; owned by the caller */
 
-/* Where Redis is. Call hotbed_redis_options_init(), then set fields. Strings are copied. */
+/* Where Redis is. 0 is the default of every field but `size`. Strings are copied. */
 typedef struct hotbed_redis_options {
-    uint32_t size;    /* set by init */
+    uint32_t size;    /* sizeof(hotbed_redis_options) */
     uint32_t port;    /* of `host`; 0: 6379 */
     const char *host; /* a name or an address, or */
     const char *path; /* the path of a Unix socket; one of them is required */
@@ -65,14 +63,6 @@ typedef struct hotbed_redis_options {
     uint32_t timeout_ms; /* for a connection, and for each answer; 0: 10000 */
     uint32_t cache_rows; /* of a reader: rows that it remembers until the next cut; 0: 65536 */
 } hotbed_redis_options;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_redis_options); C programs call
- * hotbed_redis_options_init(), which passes it. */
-HOTBED_API void hotbed_redis_options_init_sized(hotbed_redis_options *options, size_t size);
-
-static inline void hotbed_redis_options_init(hotbed_redis_options *options) {
-    hotbed_redis_options_init_sized(options, sizeof *options);
-}
 
 /* Connect a sink. Synchronous.
  * Errors: ARGUMENT (also a prefix without a hash tag, if Redis is a cluster), IO (no connection), STATE (Redis

@@ -1,10 +1,10 @@
 /* hotbed/sharded.h - embedding tables sharded by row over the ranks of a communicator.
  *
- * Stable: hotbed_kjt_init(), hotbed_kjt_check(), hotbed_sharded_options_init(),
- * hotbed_sharded_create(), hotbed_sharded_destroy(), hotbed_sharded_create_context(),
- * hotbed_sharded_context_destroy(), hotbed_sharded_read(), hotbed_sharded_backward(),
- * hotbed_sharded_cancel(), hotbed_sharded_forward(), hotbed_sharded_set_training(),
- * hotbed_sharded_set_learning_rate(), hotbed_sharded_table_read(). Experimental: all other calls.
+ * Stable: hotbed_kjt_check(), hotbed_sharded_options_init(), hotbed_sharded_create(),
+ * hotbed_sharded_destroy(), hotbed_sharded_create_context(), hotbed_sharded_context_destroy(),
+ * hotbed_sharded_read(), hotbed_sharded_backward(), hotbed_sharded_cancel(),
+ * hotbed_sharded_forward(), hotbed_sharded_set_training(), hotbed_sharded_set_learning_rate(),
+ * hotbed_sharded_table_read(). Experimental: all other calls.
  *
  * Programs that train or serve tables on several ranks need it. A *sharded collection* combines
  * TorchRec's ShardedEmbeddingCollection (pooling NONE: a row for each key) and
@@ -112,8 +112,7 @@ extern "C" {
  * Two features of 1024 samples, with arrays in device memory:
  *
  *     static const char *const names[] = {"user", "item"};
- *     hotbed_kjt kjt;
- *     hotbed_kjt_init(&kjt);
+ *     hotbed_kjt kjt = {.size = sizeof kjt};
  *     kjt.num_features = 2;
  *     kjt.features = names;
  *     kjt.batch_size = 1024;
@@ -130,9 +129,9 @@ extern "C" {
  *
  * Modelled on TorchRec's KeyedJaggedTensor. */
 
-/* A view of a batch; it owns nothing. Call hotbed_kjt_init(), then set fields. */
+/* A view of a batch; it owns nothing. 0 is the default of every field but `size`. */
 typedef struct hotbed_kjt {
-    uint32_t size;               /* set by init */
+    uint32_t size;               /* sizeof(hotbed_kjt) */
     uint32_t num_features;       /* 1 .. 65535 */
     const char *const *features; /* [num_features] names; NULL: features are known by number only */
     uint32_t batch_size; /* samples of each feature; with strides: the largest stride, or more */
@@ -145,14 +144,6 @@ typedef struct hotbed_kjt {
     const int64_t *offsets;
     const float *weights; /* [num_keys] weights of the keys; NULL: none */
 } hotbed_kjt;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_kjt); C programs call
- * hotbed_kjt_init(), which passes it. */
-HOTBED_API void hotbed_kjt_init_sized(hotbed_kjt *kjt, size_t size);
-
-static inline void hotbed_kjt_init(hotbed_kjt *kjt) {
-    hotbed_kjt_init_sized(kjt, sizeof *kjt);
-}
 
 /* Check the fields that are known on the host. Never waits.
  * Errors: ARGUMENT (no features; a name that is NULL; a stride over batch_size, with the

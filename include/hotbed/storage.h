@@ -26,8 +26,7 @@
  * hotbed_storage_apply() do the work of backward in two calls.
  * hotbed_storage_eval() is the lookup for evaluation: one call, which changes nothing.
  *
- *       hotbed_table_options table;
- *       hotbed_table_options_init(&table);
+ *       hotbed_table_options table = {.size = sizeof table};
  *       table.name = "words", table.dim = 64, table.capacity = 1000000;
  *       hotbed_storage_options options;
  *       hotbed_storage_options_init(&options);
@@ -251,10 +250,10 @@ typedef enum hotbed_placement {
     HOTBED_PLACE_BY_HASH = 1,
 } hotbed_placement;
 
-/* Options of one table. Call hotbed_table_options_init(), then set fields; 0 is the default of
- * every other field. Fields are only ever appended; `size` says which of them the caller knows. */
+/* Options of one table. 0 is the default of every field but `size`. Fields are only ever appended;
+ * `size` says which of them the caller knows. */
 typedef struct hotbed_table_options {
-    uint32_t size;    /* set by init */
+    uint32_t size;    /* sizeof(hotbed_table_options) */
     uint32_t dim;     /* elements of an embedding, 1 .. 4096; required */
     const char *name; /* unique in the storage, [A-Za-z0-9_.-]{1,63}; copied; required */
     /* STATIC: number of rows. HASH: number of keys that are stored before one is refused. A table
@@ -299,14 +298,6 @@ typedef struct hotbed_table_options {
      * kernels of their own */
     const hotbed_optimizer *optimizer;
 } hotbed_table_options;
-
-/* Set every field to its default. `size` is sizeof(hotbed_table_options) in the calling program; C
- * programs call hotbed_table_options_init(), which passes it. */
-HOTBED_API void hotbed_table_options_init_sized(hotbed_table_options *options, size_t size);
-
-static inline void hotbed_table_options_init(hotbed_table_options *options) {
-    hotbed_table_options_init_sized(options, sizeof *options);
-}
 
 enum { HOTBED_MOVE_SMS_MOST = 64 };
 
@@ -394,7 +385,7 @@ HOTBED_API void hotbed_storage_destroy(hotbed_storage *storage);
  * as TorchRec's KJT, whose values are `keys` here. Arrays are aligned to their elements, as in all
  * calls of this header. */
 typedef struct hotbed_batch {
-    uint32_t size;       /* sizeof(hotbed_batch), set by init */
+    uint32_t size;       /* sizeof(hotbed_batch) */
     uint32_t batch_size; /* samples per feature; 0 is an empty batch */
     uint64_t num_keys;   /* length of `keys`, an upper bound: offsets[last] is the number of keys */
     const void *keys;    /* [num_keys] int64 or uint64, device */
@@ -411,14 +402,6 @@ typedef struct hotbed_batch {
      * ignore the counts. NULL is 1. */
     const uint32_t *counts;
 } hotbed_batch;
-
-/* Set every field to its default. `size` is sizeof(hotbed_batch) in the calling program; C programs
- * call hotbed_batch_init(), which passes it. */
-HOTBED_API void hotbed_batch_init_sized(hotbed_batch *batch, size_t size);
-
-static inline void hotbed_batch_init(hotbed_batch *batch) {
-    hotbed_batch_init_sized(batch, sizeof *batch);
-}
 
 /* Create a ticket for batches of up to `max_keys` keys (1 to 2^30) and `max_batch_size` samples per
  * feature. Synchronous. Allocates all memory that the steps of the ticket need; over an external
@@ -696,9 +679,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_erase(
     hotbed_stream *stream);
 
 /* Which keys of a HASH table hotbed_storage_expire() removes: those to which at least one condition
- * applies. Call hotbed_expiry_init(), then set fields; a condition that is 0 is none. */
+ * applies. 0 is the default of every field but `size`; a condition that is 0 is none. */
 typedef struct hotbed_expiry {
-    uint32_t size;  /* set by init */
+    uint32_t size;  /* sizeof(hotbed_expiry) */
     uint32_t table; /* number of the table */
     /* slots that the call looks at: the bound of its work; 0: all slots of the table */
     uint64_t slots;
@@ -710,14 +693,6 @@ typedef struct hotbed_expiry {
     float min_norm;     /* the L2 norm of its embedding is below this; >= 0 */
 } hotbed_expiry;
 
-/* Set every field to its default. `size` is sizeof(hotbed_expiry) in the calling program; C programs
- * call hotbed_expiry_init(), which passes it. */
-HOTBED_API void hotbed_expiry_init_sized(hotbed_expiry *expiry, size_t size);
-
-static inline void hotbed_expiry_init(hotbed_expiry *expiry) {
-    hotbed_expiry_init_sized(expiry, sizeof *expiry);
-}
-
 /* Remove keys by age and value: look at the next `slots` slots of a table, and remove the keys that
  * are expired, except pinned ones. The next call goes on where this one has ended, and begins anew
  * after the last slot, so that a call every few steps keeps a table free of expired keys. Keys leave
@@ -725,8 +700,7 @@ static inline void hotbed_expiry_init(hotbed_expiry *expiry) {
  * them. The caller orders it like an erase. Asynchronous; allocates nothing; can be recorded, and a
  * recorded call looks at the slots that the table had then.
  *
- *       hotbed_expiry expiry;
- *       hotbed_expiry_init(&expiry);
+ *       hotbed_expiry expiry = {.size = sizeof expiry};
  *       expiry.unseen = 100000; // steps
  *       expiry.slots = 1 << 16;
  *       hotbed_storage_expire(storage, &expiry, stream);

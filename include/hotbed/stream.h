@@ -1,8 +1,8 @@
 /* hotbed/stream.h - streams, events, memory, copies and graphs on the two backends.
  *
- * Experimental: hotbed_stream_options_init(), hotbed_stream_create_with(), hotbed_stream_call(),
- * hotbed_event_seconds(), hotbed_memory_set_allocator(), hotbed_graph_begin(), hotbed_graph_end(),
- * hotbed_graph_launch(), hotbed_graph_destroy(), hotbed_counters_read(). Stable: all other calls.
+ * Experimental: hotbed_stream_create_with(), hotbed_stream_call(), hotbed_event_seconds(),
+ * hotbed_memory_set_allocator(), hotbed_graph_begin(), hotbed_graph_end(), hotbed_graph_launch(),
+ * hotbed_graph_destroy(), hotbed_counters_read(). Stable: all other calls.
  *
  * For every program: all work of the library runs on a stream, and most objects are created for the
  * backend and device of one.
@@ -80,10 +80,9 @@ typedef enum hotbed_priority {
     HOTBED_PRIORITY_HIGH = 1,
 } hotbed_priority;
 
-/* Options of a stream. Call hotbed_stream_options_init(), then set fields; 0 is the default of
- * every other field. */
+/* Options of a stream. 0 is the default of every field but `size`. */
 typedef struct hotbed_stream_options {
-    uint32_t size;            /* set by init */
+    uint32_t size;            /* sizeof(hotbed_stream_options) */
     hotbed_backend backend;   /* required */
     int device;               /* as for hotbed_stream_create() */
     hotbed_priority priority; /* the stream keeps it; 0 is NORMAL */
@@ -94,14 +93,6 @@ typedef struct hotbed_stream_options {
      * its caller meanwhile. */
     bool run_inline;
 } hotbed_stream_options;
-
-/* Set every field to its default. `size` is sizeof(hotbed_stream_options) in the calling program; C
- * programs call hotbed_stream_options_init(), which passes it. */
-HOTBED_API void hotbed_stream_options_init_sized(hotbed_stream_options *options, size_t size);
-
-static inline void hotbed_stream_options_init(hotbed_stream_options *options) {
-    hotbed_stream_options_init_sized(options, sizeof *options);
-}
 
 /* Create a stream as hotbed_stream_create() does, with options. Synchronous.
  * Errors: as hotbed_stream_create(); ARGUMENT (priority out of range), UNSUPPORTED (run_inline on

@@ -8,16 +8,14 @@
  * device, shuffle it over ranks, dense forward and backward, loss, gradients, optimizer step. A
  * plan orders this work:
  *
- *     hotbed_trainer trainer;
- *     hotbed_trainer_init(&trainer);
+ *     hotbed_trainer trainer = {.size = sizeof trainer};
  *     trainer.model = &model;
  *     trainer.batch = &batch_type;
  *     trainer.copy_batch = copy_batch;
  *     trainer.dense_forward = dense_forward;
  *     trainer.dense_backward = dense_backward;
  *     trainer.optimizer = dense_step;
- *     hotbed_train_options options;
- *     hotbed_train_options_init(&options);
+ *     hotbed_train_options options = {.size = sizeof options};
  *     options.plan = "prefetch";
  *     options.backend = HOTBED_BACKEND_CUDA;
  *     status = hotbed_train_create(&trainer, &options, &train);
@@ -78,9 +76,9 @@ typedef struct hotbed_trainer_io {
     hotbed_declared_io io; /* all NULL: it changes only the buffer set */
 } hotbed_trainer_io;
 
-/* A trainer. Call hotbed_trainer_init(), then set fields. A function that is NULL is not called. */
+/* A trainer. 0 is the default of every field but `size`. A function that is NULL is not called. */
 typedef struct hotbed_trainer {
-    uint32_t size; /* set by init */
+    uint32_t size; /* sizeof(hotbed_trainer) */
     hotbed_rewrite_find find;
     hotbed_model *model; /* required; its forward calls modules, and the dense part follows */
     const hotbed_batch_type *batch; /* required */
@@ -107,14 +105,6 @@ typedef struct hotbed_trainer {
     uint32_t num_io;
 } hotbed_trainer;
 
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_trainer); C programs call
- * hotbed_trainer_init(), which passes it. */
-HOTBED_API void hotbed_trainer_init_sized(hotbed_trainer *trainer, size_t size);
-
-static inline void hotbed_trainer_init(hotbed_trainer *trainer) {
-    hotbed_trainer_init_sized(trainer, sizeof *trainer);
-}
-
 /* Return the name of plan number `plan`, or NULL after the last one. */
 HOTBED_API const char *hotbed_train_plan_name(uint32_t plan);
 
@@ -124,10 +114,9 @@ HOTBED_API const char *hotbed_train_plan_name(uint32_t plan);
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_train_plan_steps(const char *plan, const hotbed_step **steps, uint32_t *num_steps);
 
-/* Options of a train pipeline. Call hotbed_train_options_init(), then set fields; 0 is each field's
- * default. */
+/* Options of a train pipeline. 0 is the default of every field but `size`. */
 typedef struct hotbed_train_options {
-    uint32_t size; /* set by init */
+    uint32_t size; /* sizeof(hotbed_train_options) */
     /* Iterations in flight, and buffer sets of the trainer; 0: one more than the batches of the plan
      * (see the list above), so that the host does not wait where the device keeps up. */
     uint32_t depth;
@@ -143,14 +132,6 @@ typedef struct hotbed_train_options {
      * that tasks which run ahead make progress beside the model. */
     bool same_priority;
 } hotbed_train_options;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_train_options); C programs
- * call hotbed_train_options_init(), which passes it. */
-HOTBED_API void hotbed_train_options_init_sized(hotbed_train_options *options, size_t size);
-
-static inline void hotbed_train_options_init(hotbed_train_options *options) {
-    hotbed_train_options_init_sized(options, sizeof *options);
-}
 
 /* Create the streams (memcpy, dist, prefetch, default), rewrite the model, and create the pipeline.
  * Synchronous. The trainer is copied; model, batch type, io and self are borrowed, and must outlive
@@ -191,10 +172,9 @@ HOTBED_API hotbed_rewrite *hotbed_train_rewrite(hotbed_train *train);
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_train_schedule(
     hotbed_train *train, const hotbed_profile *profile, uint32_t max_depth, hotbed_schedule **out);
 
-/* Options of hotbed_train_tune(). Call hotbed_tune_options_init(), then set fields; the default of
- * a field that is not required is 0. */
+/* Options of hotbed_train_tune(). 0 is the default of every field but `size`. */
 typedef struct hotbed_tune_options {
-    uint32_t size;             /* set by init */
+    uint32_t size;             /* sizeof(hotbed_tune_options) */
     uint32_t warmup;           /* iterations before each measurement; 0 is 4 */
     uint32_t rounds;           /* measurements of each candidate; 0 is 3 */
     uint32_t iterations;       /* iterations per measurement; 0 is 8 */
@@ -202,14 +182,6 @@ typedef struct hotbed_tune_options {
     double (*now)(void *self); /* returns seconds; NULL is the machine's clock */
     void *now_self;
 } hotbed_tune_options;
-
-/* Set every field to its default. `size` is the caller's sizeof(hotbed_tune_options); C programs
- * call hotbed_tune_options_init(), which passes it. */
-HOTBED_API void hotbed_tune_options_init_sized(hotbed_tune_options *options, size_t size);
-
-static inline void hotbed_tune_options_init(hotbed_tune_options *options) {
-    hotbed_tune_options_init_sized(options, sizeof *options);
-}
 
 /* Train with each candidate of a schedule in turn, in several rounds, and take the candidate with
  * the shortest iteration in its best round, because other activity on a machine only makes
@@ -255,7 +227,7 @@ hotbed_train_set_training(hotbed_train *train, bool training);
  *     hotbed_module *list[] = {hotbed_sharded_modules_get(modules, 0)};
  *     hotbed_model model = {.modules = list, .num_modules = 1, .forward = forward, .self = my};
  *     trainer.model = &model;
- *     hotbed_pipeline_options_init(&options.pipeline);
+ *     options.pipeline = (hotbed_pipeline_options){.size = sizeof options.pipeline};
  *     options.pipeline.agreement = hotbed_comm_agreement_of(agreement);
  *     status = hotbed_train_create(&trainer, &options, &train);
  *

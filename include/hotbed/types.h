@@ -5,8 +5,7 @@
  * For every program that uses tables: the structs and enums here are fields of the options in the
  * other headers. {0} is a valid initializer; hotbed_optimizer has an init function.
  *
- *       hotbed_table_options table;
- *       hotbed_table_options_init(&table);
+ *       hotbed_table_options table = {.size = sizeof table};
  *       table.dtype = HOTBED_BF16;
  *       table.initializer.kind = HOTBED_INIT_UNIFORM;
  *       table.initializer.lower = -0.1F, table.initializer.upper = 0.1F;

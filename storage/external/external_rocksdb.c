@@ -618,8 +618,7 @@ static const hotbed_external_calls calls = {
 
 static hotbed_status read_options(
     store *s, const char *path, const hotbed_rocksdb_options *rocksdb) {
-    hotbed_rocksdb_options defaults;
-    hotbed_rocksdb_options_init(&defaults);
+    hotbed_rocksdb_options defaults = {.size = sizeof defaults};
     HOTBED_TRY(hotbed_options_read(
         &s->options, sizeof s->options, sizeof(uint32_t), rocksdb == NULL ? &defaults : rocksdb,
         "hotbed_rocksdb_options"));

@@ -26,19 +26,17 @@ typedef struct objects {
 } objects;
 
 static void objects_create(objects *b) {
-    hotbed_stream_options stream;
-    hotbed_table_options table;
+    hotbed_stream_options stream = {.size = sizeof stream};
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
     hotbed_index_options index;
     hotbed_flat_table_options flat;
     const uint64_t capacity = 100;
     const int64_t key = 7;
     memset(b, 0, sizeof *b);
-    hotbed_stream_options_init(&stream);
     stream.backend = HOTBED_BACKEND_HOST;
     stream.run_inline = true;
     CHECK_OK(hotbed_stream_create_with(&stream, &b->stream));
-    hotbed_table_options_init(&table);
     table.name = "t";
     table.dim = 4;
     table.capacity = capacity;
@@ -54,11 +52,11 @@ static void objects_create(objects *b) {
     CHECK_OK(hotbed_storage_prefetch(b->storage, &batch, b->ticket, b->stream));
     CHECK_OK(hotbed_state_dict_create(b->storage, NULL, &b->dict));
     CHECK_OK(hotbed_meter_create(b->storage, b->stream, &b->meter));
-    hotbed_index_options_init(&index);
+    index = (hotbed_index_options){.size = sizeof index};
     index.num_tables = 1;
     index.capacities = &capacity;
     CHECK_OK(hotbed_index_create(&index, b->stream, &b->index));
-    hotbed_flat_table_options_init(&flat);
+    flat = (hotbed_flat_table_options){.size = sizeof flat};
     flat.dim = 4;
     flat.capacity = 8;
     CHECK_OK(hotbed_flat_table_create(&flat, b->stream, &b->flat));
@@ -228,22 +226,19 @@ static hotbed_status use_state(const objects *b, const void *from) {
 
 static void inputs_of_older_and_newer_callers_are_read(hotbed_backend backend) {
     static const int64_t key = 7;
-    hotbed_stream_options stream;
-    hotbed_table_options table;
+    hotbed_stream_options stream = {.size = sizeof stream};
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options storage;
     hotbed_batch batch = {.size = sizeof batch, .batch_size = 1, .num_keys = 1, .keys = &key};
-    hotbed_kjt kjt;
+    hotbed_kjt kjt = {.size = sizeof kjt};
     hotbed_storage_state state = {.size = sizeof state};
-    hotbed_stream_options_init(&stream);
     stream.backend = HOTBED_BACKEND_HOST;
-    hotbed_table_options_init(&table);
     table.name = "t";
     table.dim = 4;
     table.capacity = 10;
     hotbed_storage_options_init(&storage);
     storage.num_tables = 1;
     storage.tables = &table;
-    hotbed_kjt_init(&kjt);
     kjt.num_features = kjt.batch_size = 1;
     kjt.num_keys = 1;
     kjt.keys = &key;
@@ -296,10 +291,9 @@ static void inputs_of_older_and_newer_callers_are_read(hotbed_backend backend) {
 
 static void reserved_words_must_be_zero(hotbed_backend backend) {
     objects b;
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
     objects_create(&b);
-    hotbed_table_options_init(&table);
     table.name = "t";
     table.dim = 4;
     table.capacity = 10;

@@ -91,8 +91,7 @@ static void streams_report_their_backend_and_device(hotbed_backend backend) {
 static void streams_keep_their_priority(hotbed_backend backend) {
     static const hotbed_priority priorities[] = {HOTBED_PRIORITY_NORMAL, HOTBED_PRIORITY_HIGH};
     hotbed_stream *stream = NULL;
-    hotbed_stream_options options;
-    hotbed_stream_options_init(&options);
+    hotbed_stream_options options = {.size = sizeof options};
     options.backend = backend;
     int data = 0;
     for (int i = 0; i < 2; i++) {
@@ -459,9 +458,8 @@ static void threads_have_streams_of_their_own(hotbed_backend backend) {
 /* --- streams that run inline ----------------------------------------------------------------- */
 
 static hotbed_stream *new_inline_stream(void) {
-    hotbed_stream_options options;
+    hotbed_stream_options options = {.size = sizeof options};
     hotbed_stream *stream = NULL;
-    hotbed_stream_options_init(&options);
     options.backend = HOTBED_BACKEND_HOST;
     options.run_inline = true;
     CHECK_OK(hotbed_stream_create_with(&options, &stream));
@@ -522,9 +520,8 @@ static void inline_and_other_streams_wait_for_each_other(hotbed_backend backend)
 }
 
 static void options_of_a_stream_are_checked(hotbed_backend backend) {
-    hotbed_stream_options options;
+    hotbed_stream_options options = {.size = sizeof options};
     hotbed_stream *stream = NULL;
-    hotbed_stream_options_init(&options);
     CHECK_STATUS(hotbed_stream_create_with(&options, &stream), HOTBED_ERR_ARGUMENT);
     options.backend = backend;
     options.priority = (hotbed_priority)2;

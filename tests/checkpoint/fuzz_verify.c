@@ -80,7 +80,7 @@ static void create(rank *r, uint32_t number, const hotbed_route *routes, hotbed_
     hotbed_table_options tables[TABLES];
     hotbed_storage_options options;
     for (uint32_t t = 0; t < TABLES; t++)
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
     tables[0].name = "hash";
     tables[0].dim = 2;
     tables[0].capacity = 2 * (uint64_t)KEYS;
@@ -107,8 +107,7 @@ static void save(
     hotbed_checkpoint_id id;
     need(hotbed_save_begin(&config, path, &id) == HOTBED_OK);
     for (uint32_t i = 0; i < WORLD; i++) {
-        hotbed_checkpoint_options options;
-        hotbed_checkpoint_options_init(&options);
+        hotbed_checkpoint_options options = {.size = sizeof options};
         const hotbed_checkpoint_blob blob = {"extra", "extra", 5};
         options.blobs = &blob;
         options.num_blobs = 1;

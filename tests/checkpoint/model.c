@@ -67,7 +67,7 @@ static void describe(
     hotbed_table_options *out) {
     const model_shape *shape = &m->shape;
     uint64_t rows = hotbed_route_rows(route, rank);
-    hotbed_table_options_init(out);
+    *out = (hotbed_table_options){.size = sizeof *out};
     out->name = shape->names[table] != NULL ? shape->names[table] : tables[table].name;
     out->dim = shape->dim[table] != 0 ? shape->dim[table] : tables[table].dim;
     out->kind = tables[table].kind;
@@ -216,8 +216,7 @@ hotbed_checkpoint_options model_options(model *m, uint32_t rank) {
     static const hotbed_checkpoint_blob blobs[] = {
         {"dense", dense, sizeof dense}, {"place", place, sizeof place}};
     static const char *const names[] = {"sums", "means", "sequences"};
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_options options = {.size = sizeof options};
     options.step = 7;
     options.blobs = blobs;
     options.num_blobs = 2;
@@ -266,9 +265,8 @@ hotbed_status model_load(
     hotbed_checkpoint_config config = config_of(&hotbed_io_system);
     hotbed_status status = HOTBED_OK;
     for (uint32_t rank = 0; rank < m->world && status == HOTBED_OK; rank++) {
-        hotbed_checkpoint_load_options options;
+        hotbed_checkpoint_load_options options = {.size = sizeof options};
         hotbed_storages storages;
-        hotbed_checkpoint_load_options_init(&options);
         options.share =
             (hotbed_checkpoint_share){.rank = rank, .world = m->world, .routes = m->routes};
         options.increments = &increment;

@@ -52,7 +52,7 @@ void ranks_create(ranks *r, const ranks_shape *shape, uint32_t world, hotbed_str
             kind = HOTBED_ROUTE_CONTINUOUS;
         uint64_t rows = !hash ? rows_of(r, t) : kind == HOTBED_ROUTE_CONTINUOUS ? 100 : 0;
         CHECK_OK(hotbed_route_init(&r->routes[t], kind, world, rows));
-        hotbed_table_options_init(&options[t]);
+        options[t] = (hotbed_table_options){.size = sizeof options[t]};
         options[t].name = tables[t].name;
         options[t].dim = tables[t].dim;
         options[t].kind = tables[t].kind;
@@ -203,8 +203,7 @@ void ranks_check_rank(ranks *r, const ranks *model, uint32_t rank) {
 }
 
 hotbed_checkpoint_options ranks_options(const ranks *r, uint32_t rank) {
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_options options = {.size = sizeof options};
     options.step = r->step;
     sample_extra(&options, r->extra);
     options.share = (hotbed_checkpoint_share){.rank = rank, .world = r->world, .routes = r->routes};
@@ -266,9 +265,8 @@ void ranks_load_chain(
     const hotbed_io_calls *calls) {
     hotbed_checkpoint_config config = ranks_config(calls);
     for (uint32_t rank = 0; rank < r->world; rank++) {
-        hotbed_checkpoint_load_options options;
+        hotbed_checkpoint_load_options options = {.size = sizeof options};
         uint64_t step = 0;
-        hotbed_checkpoint_load_options_init(&options);
         options.share = ranks_options(r, rank).share;
         options.num_increments = n;
         options.increments = increments;

@@ -23,7 +23,7 @@ hotbed_storage *sample_create(const sample *s, hotbed_stream *stream) {
     hotbed_storage_options options;
     hotbed_storage *storage = NULL;
     for (int i = 0; i < SAMPLE_TABLES; i++)
-        hotbed_table_options_init(&tables[i]);
+        tables[i] = (hotbed_table_options){.size = sizeof tables[i]};
     uint64_t rows = s->rows == 0 ? 300 : s->rows;
     tables[0].name = "user.id";
     tables[0].dim = s->dim == 0 ? 16 : s->dim;
@@ -326,12 +326,11 @@ void sample_extra(hotbed_checkpoint_options *options, const char *text) {
 void sample_save_formula(
     const char *path, const char *optimizer, uint32_t bucket_bits, hotbed_backend backend) {
     hotbed_checkpoint_config config = {.calls = &hotbed_io_system, .bucket_bits = bucket_bits};
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     hotbed_stream *stream = hotbed_test_stream(backend);
     sample s = formula_sample(optimizer);
     hotbed_storage *storage = sample_create(&s, stream);
     sample_fill_formula(&s, storage, stream);
-    hotbed_checkpoint_options_init(&options);
     options.step = 1234;
     sample_extra(&options, SAMPLE_EXTRA);
     CHECK_OK(sample_write(&config, path, storage, &options, stream));
@@ -423,12 +422,11 @@ void sample_see(
     hotbed_storage *storage, uint32_t samples, uint64_t num_keys, const uint64_t *keys,
     hotbed_stream *stream) {
     hotbed_ticket *ticket = NULL;
-    hotbed_batch batch;
+    hotbed_batch batch = {.size = sizeof batch};
     hotbed_memory memory;
     CHECK_OK(hotbed_ticket_create(storage, num_keys, samples, stream, &ticket));
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, num_keys * 8, NULL, &memory));
     CHECK_OK(hotbed_copy(memory.data, keys, num_keys * 8, stream));
-    hotbed_batch_init(&batch);
     batch.batch_size = samples;
     batch.num_keys = num_keys;
     batch.keys = memory.data;

@@ -13,8 +13,7 @@
 #include <unistd.h>
 
 static void save(const char *path, hotbed_storage *storage, hotbed_stream *stream) {
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_options options = {.size = sizeof options};
     options.step = 77;
     CHECK_OK(hotbed_checkpoint_save(path, &storage, 1, &options, stream));
 }
@@ -88,9 +87,8 @@ static void loads_into_a_table_that_grows(hotbed_backend backend) {
     save(again, b, stream);
     CHECK_OK(hotbed_checkpoint_load(again, &c, 1, NULL, NULL, stream));
     sample_check_same(a, c, stream);
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     hotbed_checkpoint_snapshot *snapshot;
-    hotbed_checkpoint_options_init(&options);
     const char *copied = sample_path("copied");
     CHECK_OK(hotbed_checkpoint_snapshot_take(&b, 1, &options, stream, &snapshot));
     CHECK_OK(hotbed_checkpoint_snapshot_write(snapshot, copied));
@@ -155,11 +153,10 @@ static void blobs_come_back(hotbed_backend backend) {
     hotbed_storage *storage = sample_create(&s, stream);
     unsigned char extra[5000], back[6000];
     uint64_t bytes = sizeof back;
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     const char *path = sample_path("checkpoint");
     for (size_t i = 0; i < sizeof extra; i++)
         extra[i] = (unsigned char)hotbed_test_random();
-    hotbed_checkpoint_options_init(&options);
     const hotbed_checkpoint_blob blobs[] = {
         {"none", NULL, 0}, {".", extra, sizeof extra}, {"place", extra, 3}};
     options.blobs = blobs;
@@ -220,8 +217,7 @@ static void refuses_a_name_that_exists(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     sample s = {.rows = 10};
     hotbed_storage *storage = sample_create(&s, stream);
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_options options = {.size = sizeof options};
     const char *path = sample_path("taken");
     CHECK(mkdir(path, 0777) == 0);
     CHECK_STATUS(hotbed_checkpoint_save(path, &storage, 1, &options, stream), HOTBED_ERR_STATE);
@@ -234,8 +230,7 @@ static void takes_paths_of_any_shape(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     sample s = {.rows = 10};
     hotbed_storage *storage = sample_create(&s, stream);
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_options options = {.size = sizeof options};
     save(sample_path("slashes///"), storage, stream);
     CHECK_OK(hotbed_checkpoint_load(sample_path("slashes"), &storage, 1, NULL, NULL, stream));
     const char *bad[] = {"", "/", "..", "a/..", "x/.tmp-1"};
@@ -258,10 +253,9 @@ static void reports_a_name_that_appears_during_the_save(hotbed_backend backend) 
     hotbed_stream *stream = sample_stream(backend);
     sample s = {.rows = 10};
     hotbed_storage *storage = sample_create(&s, stream);
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     hotbed_checkpoint_id id;
     const char *path = sample_path("twice");
-    hotbed_checkpoint_options_init(&options);
     CHECK_OK(hotbed_checkpoint_begin(path, &id));
     CHECK_OK(hotbed_checkpoint_put(path, id, &storage, 1, &options, stream));
     save(path, storage, stream);
@@ -280,9 +274,8 @@ static void refuses_wrong_arguments(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     sample s = {.rows = 10};
     hotbed_storage *storage = sample_create(&s, stream);
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     const char *path = sample_path("never");
-    hotbed_checkpoint_options_init(&options);
     CHECK_STATUS(hotbed_checkpoint_save(NULL, &storage, 1, &options, stream), HOTBED_ERR_ARGUMENT);
     CHECK_STRING(hotbed_last_error(), "checkpoint_save: path is NULL");
     CHECK_FIELDS(.parameter = "path");
@@ -316,7 +309,7 @@ static void refuses_wrong_arguments(hotbed_backend backend) {
         CHECK(strstr(hotbed_last_error(), wrong[i].text) != NULL);
     }
     const char *name = "a b";
-    hotbed_checkpoint_options_init(&options);
+    options = (hotbed_checkpoint_options){.size = sizeof options};
     options.names = &name;
     CHECK_STATUS(hotbed_checkpoint_save(path, &storage, 1, &options, stream), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "names[0]: 'a b' is not a name") != NULL);
@@ -362,7 +355,7 @@ static hotbed_storage *create_shape(const shape *s, hotbed_stream *stream) {
     hotbed_table_options tables[2];
     hotbed_storage_options options;
     hotbed_storage *storage = NULL;
-    hotbed_table_options_init(&tables[0]);
+    tables[0] = (hotbed_table_options){.size = sizeof tables[0]};
     tables[0].name = s->name;
     tables[0].dim = s->dim;
     tables[0].dtype = s->dtype;
@@ -456,7 +449,7 @@ static void many_tables_are_saved(hotbed_backend backend) {
     hotbed_storage *storage = NULL;
     for (int i = 0; i < TABLES; i++) {
         snprintf(names[i], sizeof names[i], "t%d", i);
-        hotbed_table_options_init(&tables[i]);
+        tables[i] = (hotbed_table_options){.size = sizeof tables[i]};
         tables[i].name = names[i];
         tables[i].dim = 3;
         tables[i].capacity = (uint64_t)i % 5 + 1;
@@ -571,20 +564,18 @@ static void saves_and_refuses_to_load_while_tickets_hold_rows(hotbed_backend bac
     sample s = {.optimizer = HOTBED_OPT_SGD};
     hotbed_storage *storage = sample_create(&s, stream);
     hotbed_ticket *ticket = NULL;
-    hotbed_batch batch;
-    hotbed_checkpoint_options options;
+    hotbed_batch batch = {.size = sizeof batch};
+    hotbed_checkpoint_options options = {.size = sizeof options};
     hotbed_memory keys;
     const char *path = sample_path("held");
     save(sample_path("free"), storage, stream);
     CHECK_OK(hotbed_ticket_create(storage, SAMPLE_TABLES, 1, stream, &ticket));
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, SAMPLE_TABLES * 8, NULL, &keys));
     CHECK_OK(hotbed_fill(keys.data, 0, SAMPLE_TABLES * 8, stream));
-    hotbed_batch_init(&batch);
     batch.batch_size = 1;
     batch.num_keys = SAMPLE_TABLES;
     batch.keys = keys.data;
     CHECK_OK(hotbed_storage_prefetch(storage, &batch, ticket, stream));
-    hotbed_checkpoint_options_init(&options);
     hotbed_checkpoint_snapshot *snapshot = NULL;
     CHECK_OK(hotbed_checkpoint_save(path, &storage, 1, &options, stream));
     CHECK_OK(hotbed_checkpoint_snapshot_take(&storage, 1, &options, stream, &snapshot));
@@ -670,10 +661,9 @@ typedef struct drawing {
 } drawing;
 
 static hotbed_storage *create_drawing(const drawing *d, uint64_t seed, hotbed_stream *stream) {
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
     hotbed_storage *storage;
-    hotbed_table_options_init(&table);
     table.name = "t";
     table.dim = 4;
     table.capacity = 20;

@@ -137,8 +137,7 @@ static void check_image(
     hotbed_io_calls calls = ranks_calls();
     hotbed_checkpoint_config config = ranks_config(&calls);
     hotbed_checkpoint_snapshot *snapshot = NULL;
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_options options = {.size = sizeof options};
     options.arena = new_arena(1 << 20, 1 << 20, stream);
     CHECK_OK(sample_write(&config, saved, storage, &options, stream));
     CHECK_OK(sample_snapshot_take(&config, storage, &options, stream, &snapshot));
@@ -324,9 +323,8 @@ static void wrong_arenas_are_refused(hotbed_backend backend) {
     static ranks r;
     hotbed_stream *stream = sample_stream(backend), *host = NULL;
     hotbed_checkpoint_snapshot *snapshot = NULL;
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     ranks_create(&r, &shape, 1, stream);
-    hotbed_checkpoint_options_init(&options);
     CHECK_STATUS(hotbed_checkpoint_arena_create(1, 1, stream, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_checkpoint_arena_create(1, 1, NULL, &options.arena), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(

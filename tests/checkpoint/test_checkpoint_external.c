@@ -42,7 +42,7 @@ static bool open_fixture(fixture *b, hotbed_backend backend, store_kind kind, co
     hotbed_external_options store;
     memset(b, 0, sizeof *b);
     for (int t = 0; t < TABLES; t++) {
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
         tables[t].name = names[t];
         tables[t].dim = 5 + (uint32_t)t;
         tables[t].capacity = t == STATIC ? ROWS : 2 * (uint64_t)KEYS;
@@ -55,7 +55,7 @@ static bool open_fixture(fixture *b, hotbed_backend backend, store_kind kind, co
     options.num_tables = TABLES;
     options.tables = tables;
     options.optimizer.kind = HOTBED_OPT_ADAM;
-    hotbed_external_options_init(&store);
+    store = (hotbed_external_options){.size = sizeof store};
     store.num_tables = TABLES;
     store.tables = rows;
     CHECK_OK(hotbed_storage_external_tables(&options, rows));
@@ -124,8 +124,7 @@ static void train(fixture *b) {
 }
 
 static hotbed_checkpoint_options options_of(hotbed_checkpoint_mark *mark, const char *parent) {
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_options options = {.size = sizeof options};
     options.step = 5;
     options.mark = mark;
     options.parent = parent;
@@ -133,8 +132,7 @@ static hotbed_checkpoint_options options_of(hotbed_checkpoint_mark *mark, const 
 }
 
 static void load_chain(fixture *b, const char *full, const char *const *increments, uint32_t n) {
-    hotbed_checkpoint_load_options options;
-    hotbed_checkpoint_load_options_init(&options);
+    hotbed_checkpoint_load_options options = {.size = sizeof options};
     options.increments = increments;
     options.num_increments = n;
     CHECK_OK(hotbed_checkpoint_load(full, &b->storage, 1, &options, NULL, b->stream));
@@ -237,9 +235,8 @@ static void check_export(
     fixture *b, uint32_t table, uint64_t slots, uint64_t min_score, uint64_t min_time) {
     window_arrays d = window_arrays_open(b, slots);
     sample_image right = sample_read(b->storage, table, b->stream);
-    hotbed_export e;
+    hotbed_export e = {.size = sizeof e};
     uint64_t end = 0, n = 0, last = 0, wanted = 0, seen = 0;
-    hotbed_export_init(&e);
     e.table = table;
     e.slots = slots;
     e.min_score = min_score;
@@ -291,8 +288,7 @@ static void check_export(
 static void check_small_arrays(fixture *b, uint32_t table) {
     enum { CAPACITY = 7 };
     uint64_t keys[2][CAPACITY], n[2];
-    hotbed_export e;
-    hotbed_export_init(&e);
+    hotbed_export e = {.size = sizeof e};
     e.table = table;
     e.slots = 1000;
     for (int i = 0; i < 2; i++) {
@@ -342,8 +338,7 @@ static void exports_return_errors_of_the_store(hotbed_backend backend) {
     CHECK(open_fixture(&b, backend, BAD, NULL));
     fill(&b, 0, 1);
     window_arrays d = window_arrays_open(&b, 32);
-    hotbed_export e;
-    hotbed_export_init(&e);
+    hotbed_export e = {.size = sizeof e};
     e.slots = 32;
     e.count = d.count.data;
     e.first = 32;

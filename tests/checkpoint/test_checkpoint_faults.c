@@ -44,8 +44,7 @@ static void tear_down(fixture *b) {
 static hotbed_status save(fixture *b, const hotbed_io_calls *calls, const char *path) {
     hotbed_checkpoint_config config = {
         .calls = calls, .bucket_bits = BITS, .block_bytes = BLOCK_BYTES};
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_options options = {.size = sizeof options};
     sample_extra(&options, "extra");
     return sample_write(&config, path, b->storage, &options, b->stream);
 }
@@ -53,8 +52,7 @@ static hotbed_status save(fixture *b, const hotbed_io_calls *calls, const char *
 static hotbed_status load(fixture *b, const hotbed_io_calls *calls, const char *path) {
     hotbed_checkpoint_config config = {
         .calls = calls, .bucket_bits = BITS, .block_bytes = BLOCK_BYTES};
-    hotbed_checkpoint_load_options all;
-    hotbed_checkpoint_load_options_init(&all);
+    hotbed_checkpoint_load_options all = {.size = sizeof all};
     return sample_load_with(&config, path, b->other, &all, NULL, b->stream);
 }
 

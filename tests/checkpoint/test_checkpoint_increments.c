@@ -231,10 +231,9 @@ static void an_increment_has_what_was_touched(hotbed_backend backend) {
 }
 
 static hotbed_storage *two_tiers(hotbed_stream *stream, uint32_t rows) {
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
     hotbed_storage *storage = NULL;
-    hotbed_table_options_init(&table);
     table.name = "rows", table.dim = 2, table.capacity = rows;
     table.kind = HOTBED_TABLE_STATIC;
     table.upper_capacity = rows / 4;
@@ -252,9 +251,8 @@ static void changed_rows_of_two_tiers_are_in_order(hotbed_backend backend) {
     enum { ROWS = 64, SOME = 24 };
     hotbed_stream *stream = sample_stream(backend);
     hotbed_storage *storage = two_tiers(stream, ROWS);
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     hotbed_checkpoint_load_options load;
-    hotbed_checkpoint_options_init(&options);
     CHECK_OK(hotbed_checkpoint_mark_create(&options.mark));
     options.touched = 1;
     CHECK_OK(hotbed_checkpoint_save(sample_path("full"), &storage, 1, &options, stream));
@@ -271,7 +269,7 @@ static void changed_rows_of_two_tiers_are_in_order(hotbed_backend backend) {
     CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, sample_path("some"), NULL));
     hotbed_storage *loaded = two_tiers(stream, ROWS);
     const char *increment = sample_path("some");
-    hotbed_checkpoint_load_options_init(&load);
+    load = (hotbed_checkpoint_load_options){.size = sizeof load};
     load.num_increments = 1;
     load.increments = &increment;
     CHECK_OK(hotbed_checkpoint_load(sample_path("full"), &loaded, 1, &load, NULL, stream));
@@ -291,8 +289,7 @@ static void changed_rows_of_two_tiers_are_in_order(hotbed_backend backend) {
 
 static hotbed_status load_all(
     ranks *r, const char *path, const char *const *increments, uint32_t n) {
-    hotbed_checkpoint_load_options options;
-    hotbed_checkpoint_load_options_init(&options);
+    hotbed_checkpoint_load_options options = {.size = sizeof options};
     options.share = ranks_options(r, 0).share;
     options.num_increments = n;
     options.increments = increments;
@@ -371,13 +368,12 @@ static void a_mark_belongs_to_one_checkpoint(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     ranks r, to;
     ranks_shape shape = {.optimizer = HOTBED_OPT_SGD};
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     ranks_create(&r, &shape, 1, stream);
     ranks_mark(&r);
     ranks_fill(&r, 1);
     hotbed_storage *storage = r.storages[0];
     const char *full = sample_path("full"), *one = sample_path("one"), *two;
-    hotbed_checkpoint_options_init(&options);
     options.parent = full;
     CHECK_STATUS(hotbed_checkpoint_save(one, &storage, 1, &options, stream), HOTBED_ERR_ARGUMENT);
     options.mark = r.marks[0];
@@ -446,10 +442,9 @@ static void a_small_increment_is_small(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     sample shape = {.optimizer = HOTBED_OPT_ADAM, .rows = 100000};
     hotbed_storage *storage = sample_create(&shape, stream);
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     const char *full = sample_path("full"), *five = sample_path("five");
     sample_fill(&shape, storage, stream);
-    hotbed_checkpoint_options_init(&options);
     CHECK_OK(hotbed_checkpoint_mark_create(&options.mark));
     CHECK_OK(hotbed_checkpoint_save(full, &storage, 1, &options, stream));
     sample_image image = sample_new(storage, 0, 5);
@@ -474,10 +469,9 @@ static void a_small_increment_is_small(hotbed_backend backend) {
 enum { THRESHOLD = 3, COUNTED = 50 };
 
 static hotbed_storage *create_counting(hotbed_stream *stream) {
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
     hotbed_storage *storage = NULL;
-    hotbed_table_options_init(&table);
     table.name = "t";
     table.dim = 4;
     table.capacity = 100;
@@ -509,11 +503,9 @@ static uint64_t size_of(hotbed_storage *storage, hotbed_stream *stream) {
 static void admission_counts_survive_a_load(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     hotbed_storage *a = create_counting(stream), *b = create_counting(stream);
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_load_options load;
+    hotbed_checkpoint_options options = {.size = sizeof options};
+    hotbed_checkpoint_load_options load = {.size = sizeof load};
     const char *full = sample_path("full"), *one = sample_path("one");
-    hotbed_checkpoint_options_init(&options);
-    hotbed_checkpoint_load_options_init(&load);
     CHECK_OK(hotbed_checkpoint_mark_create(&options.mark));
     see(a, stream);
     CHECK_OK(hotbed_checkpoint_save(full, &a, 1, &options, stream));

@@ -348,10 +348,9 @@ static hotbed_status import_scores(const char *path, const uint64_t *scores, uin
 /* Create a storage and load that checkpoint. */
 static hotbed_storage *load_scores(
     const char *path, hotbed_score_strategy score, hotbed_stream *stream) {
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
     hotbed_storage *storage = NULL;
-    hotbed_table_options_init(&table);
     table.name = "t";
     table.dim = 1;
     table.capacity = 2 * (uint64_t)IMPORTED;

@@ -319,13 +319,12 @@ static void keys_of_another_rank_are_not_saved(hotbed_backend backend) {
 /* Admission counts follow the same rule as keys. */
 static void counts_of_another_rank_are_not_saved(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options create;
     hotbed_storage *storage = NULL;
     hotbed_route route;
     hotbed_checkpoint_options options;
     hotbed_checkpoint_id id;
-    hotbed_table_options_init(&table);
     table.name = "t";
     table.dim = 1;
     table.capacity = 10;
@@ -344,7 +343,7 @@ static void counts_of_another_rank_are_not_saved(hotbed_backend backend) {
     const uint64_t *device = memory.data;
     CHECK_OK(hotbed_storage_import_counts(storage, 0, 1, device, device + 1, stream));
     CHECK_OK(hotbed_stream_sync(stream));
-    hotbed_checkpoint_options_init(&options);
+    options = (hotbed_checkpoint_options){.size = sizeof options};
     options.share = (hotbed_checkpoint_share){.rank = 0, .world = 2, .routes = &route};
     CHECK_OK(hotbed_checkpoint_begin(sample_path("c"), &id));
     CHECK_STATUS(
@@ -360,8 +359,7 @@ static void counts_of_another_rank_are_not_saved(hotbed_backend backend) {
 /* Loading the checkpoint at `path` by `loaders`, and verifying it, reports damage. */
 static void check_misplaced(const char *path, ranks *loaders) {
     for (uint32_t rank = 0; rank < loaders->world; rank++) {
-        hotbed_checkpoint_load_options options;
-        hotbed_checkpoint_load_options_init(&options);
+        hotbed_checkpoint_load_options options = {.size = sizeof options};
         options.share = ranks_options(loaders, rank).share;
         CHECK_STATUS(
             hotbed_checkpoint_load(
@@ -412,8 +410,7 @@ static void a_dealt_row_in_the_wrong_shard_is_found(hotbed_backend backend) {
         write_manifest(k == 0 ? full : more, &m);
         hotbed_manifest_free(&first);
     }
-    hotbed_checkpoint_load_options options;
-    hotbed_checkpoint_load_options_init(&options);
+    hotbed_checkpoint_load_options options = {.size = sizeof options};
     options.share = ranks_options(&to, 0).share;
     options.num_increments = 1;
     options.increments = &more;
@@ -514,8 +511,7 @@ static void wrong_shares_are_refused(hotbed_backend backend) {
     ranks_create(&a, &shape, 2, stream);
     ranks_save(&a, path);
     hotbed_checkpoint_options options = ranks_options(&a, 0);
-    hotbed_checkpoint_load_options load;
-    hotbed_checkpoint_load_options_init(&load);
+    hotbed_checkpoint_load_options load = {.size = sizeof load};
     hotbed_checkpoint_share *share = &load.share;
     *share = options.share;
     CHECK_STATUS(

@@ -29,17 +29,16 @@ static hotbed_storage *lookup_of(
 static void save_body(world_rank *me) {
     const grown_case *c = me->argument;
     hotbed_route routes[FIXTURE_TABLES];
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     sharded_fixture r;
     sharded_fixture_open(&r, me, &c->how);
     for (int step = 0; step < STEPS; step++)
         sharded_fixture_step(&r, step);
     CHECK(sharded_fixture_growths(&r) >= 2);
-    hotbed_checkpoint_options_init(&options);
     options.comm = me->comm;
     hotbed_storage *lookup = lookup_of(&r, routes, &options.share);
     CHECK_OK(hotbed_checkpoint_save(c->path, &lookup, 1, &options, me->stream));
-    hotbed_checkpoint_options_init(&options);
+    options = (hotbed_checkpoint_options){.size = sizeof options};
     if (me->rank == 0)
         CHECK_OK(hotbed_checkpoint_save(c->model, &r.model, 1, &options, me->stream));
     sharded_fixture_close(&r);
@@ -50,10 +49,9 @@ static void save_body(world_rank *me) {
 static void load_body(world_rank *me) {
     const grown_case *c = me->argument;
     hotbed_route routes[FIXTURE_TABLES];
-    hotbed_checkpoint_load_options options;
+    hotbed_checkpoint_load_options options = {.size = sizeof options};
     sharded_fixture r;
     sharded_fixture_open(&r, me, &c->how);
-    hotbed_checkpoint_load_options_init(&options);
     options.comm = me->comm;
     hotbed_storage *lookup = lookup_of(&r, routes, &options.share);
     CHECK_OK(hotbed_checkpoint_load(c->path, &lookup, 1, &options, NULL, me->stream));

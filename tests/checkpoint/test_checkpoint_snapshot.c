@@ -43,7 +43,7 @@ static void a_snapshot_has_the_rows_of_one_moment(hotbed_backend backend) {
     ranks r, to;
     background b = {.path = NULL};
     pthread_t thread;
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     hotbed_stream *stream = hotbed_test_stream(backend);
     sample_directory();
     ranks_create(&r, &shape, 1, stream);
@@ -51,7 +51,6 @@ static void a_snapshot_has_the_rows_of_one_moment(hotbed_backend backend) {
     ranks_fill(&r, 1);
     const char *saved = sample_path("saved"), *again = sample_path("again");
     b.path = sample_path("snapshot");
-    hotbed_checkpoint_options_init(&options);
     options.step = 5;
     sample_extra(&options, "extra");
     CHECK_OK(hotbed_checkpoint_save(saved, &r.storages[0], 1, &options, stream));
@@ -120,8 +119,7 @@ static void a_snapshot_outlives_a_failing_disk(hotbed_backend backend) {
     ranks_create(&r, &shape, 1, stream);
     ranks_fill(&r, 1);
     hotbed_checkpoint_snapshot *snapshot = NULL;
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_options options = {.size = sizeof options};
     CHECK_OK(hotbed_checkpoint_snapshot_take(&r.storages[0], 1, &options, stream, &snapshot));
     sample_disk disk;
     for (uint64_t n = 1;; n++) {
@@ -151,8 +149,7 @@ static void snapshots_of_a_wrong_kind_are_refused(hotbed_backend backend) {
     sample_directory();
     ranks_create(&r, &shape, 1, stream);
     hotbed_checkpoint_snapshot *snapshot = NULL;
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_options options = {.size = sizeof options};
     CHECK_OK(hotbed_comm_create_self(NULL, &options.comm));
     CHECK_STATUS(
         hotbed_checkpoint_snapshot_take(&r.storages[0], 1, &options, stream, &snapshot),

@@ -132,10 +132,9 @@ static void a_snapshot_has_the_rows_of_a_save(hotbed_backend backend) {
 enum { CAPACITY = 64, BATCH = 24 };
 
 static hotbed_storage *create_evicting(uint64_t capacity, hotbed_stream *stream) {
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
     hotbed_storage *storage = NULL;
-    hotbed_table_options_init(&table);
     table.name = "t";
     table.dim = 4;
     table.capacity = capacity;
@@ -164,11 +163,10 @@ static void evicted_keys_are_erased(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     hotbed_storage *storage = create_evicting(CAPACITY, stream);
     hotbed_storage *to = create_evicting(4 * CAPACITY, stream);
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     hotbed_checkpoint_load_options load;
     hotbed_checkpoint_snapshot *snapshot = NULL;
     const char *full = sample_path("full"), *one = sample_path("one");
-    hotbed_checkpoint_options_init(&options);
     CHECK_OK(hotbed_checkpoint_mark_create(&options.mark));
     see(storage, 0, stream);
     see(storage, BATCH, stream);
@@ -190,7 +188,7 @@ static void evicted_keys_are_erased(hotbed_backend backend) {
     CHECK(gone > 0);
     CHECK_EQ(m.parts[0].erased, gone);
     hotbed_manifest_free(&m);
-    hotbed_checkpoint_load_options_init(&load);
+    load = (hotbed_checkpoint_load_options){.size = sizeof load};
     load.increments = &one;
     load.num_increments = 1;
     CHECK_OK(hotbed_checkpoint_load(full, &to, 1, &load, NULL, stream));
@@ -471,7 +469,7 @@ static void snapshots_that_do_not_follow_their_parent_are_refused(hotbed_backend
     hotbed_storage_options storage;
     for (uint32_t t = 0; t < RANKS_TABLES; t++) {
         static const char *const names[] = {"hash", "static", "small"};
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
         tables[t].name = names[t];
         tables[t].dim = 4;
         tables[t].capacity = 8;
@@ -483,7 +481,7 @@ static void snapshots_that_do_not_follow_their_parent_are_refused(hotbed_backend
     storage.optimizer.kind = HOTBED_OPT_SGD;
     hotbed_storage *stranger = NULL;
     CHECK_OK(hotbed_storage_create(&storage, stream, &stranger));
-    hotbed_checkpoint_options_init(&options);
+    options = (hotbed_checkpoint_options){.size = sizeof options};
     options.mark = r.marks[0];
     options.parent = one;
     const char *three = sample_path("three");

@@ -70,8 +70,7 @@ static void run(rank_call *c) {
         config =
             (hotbed_checkpoint_config){.calls = &c->disk.calls, .bucket_bits = HOTBED_BUCKET_BITS};
     hotbed_checkpoint_options save = ranks_options(c->r, c->rank);
-    hotbed_checkpoint_load_options load;
-    hotbed_checkpoint_load_options_init(&load);
+    hotbed_checkpoint_load_options load = {.size = sizeof load};
     load.share = save.share;
     load.comm = save.comm = c->comm;
     load.increments = c->increments;
@@ -107,8 +106,7 @@ static rank_call *together(ranks *r, const rank_call *model) {
     static pthread_t threads[RANKS_MOST];
     static hotbed_comm *comms[RANKS_MOST];
     pthread_barrier_t ready;
-    hotbed_comm_options options;
-    hotbed_comm_options_init(&options);
+    hotbed_comm_options options = {.size = sizeof options};
     options.deadline_ms = 900000; /* on a busy machine a rank may be minutes behind */
     CHECK_OK(hotbed_comm_create_threads(&options, r->world, comms));
     CHECK(pthread_barrier_init(&ready, NULL, r->world) == 0);
@@ -228,7 +226,7 @@ static void create_bulk(ranks *r, uint32_t world, const bulk *b, hotbed_stream *
     CHECK_OK(hotbed_route_init(&r->routes[1], HOTBED_ROUTE_CONTINUOUS, world, b->rows));
     for (uint32_t i = 0; i < world; i++) {
         for (uint32_t t = 0; t < BULK_TABLES; t++) {
-            hotbed_table_options_init(&tables[t]);
+            tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
             tables[t].name = t == 0 ? "keys" : "rows";
             tables[t].dim = DIM;
         }
@@ -714,8 +712,7 @@ static void a_rank_that_differs_from_the_communicators_is_refused(hotbed_backend
     hotbed_comm *comm = NULL;
     CHECK_OK(hotbed_comm_create_self(NULL, &comm));
     hotbed_checkpoint_options options = ranks_options(&s->from, 1);
-    hotbed_checkpoint_load_options load;
-    hotbed_checkpoint_load_options_init(&load);
+    hotbed_checkpoint_load_options load = {.size = sizeof load};
     load.comm = options.comm = comm;
     load.share = options.share;
     const char *path = sample_path("c");

@@ -3,8 +3,7 @@
 #include "tests/support/harness.h"
 
 static void calls_are_unsupported(hotbed_backend backend) {
-    hotbed_checkpoint_options options;
-    hotbed_checkpoint_options_init(&options);
+    hotbed_checkpoint_options options = {.size = sizeof options};
     CHECK_STATUS(hotbed_checkpoint_save("path", NULL, 0, &options, NULL), HOTBED_ERR_UNSUPPORTED);
     CHECK_STATUS(hotbed_checkpoint_load("path", NULL, 0, NULL, NULL, NULL), HOTBED_ERR_UNSUPPORTED);
     CHECK_STATUS(hotbed_checkpoint_check("path"), HOTBED_ERR_UNSUPPORTED);

@@ -59,9 +59,8 @@ static hotbed_status load(
     const world_rank *me, const ranks *r, const char *path, const char *increment,
     const hotbed_io_calls *calls) {
     hotbed_checkpoint_config config = ranks_config(calls);
-    hotbed_checkpoint_load_options options;
+    hotbed_checkpoint_load_options options = {.size = sizeof options};
     uint64_t step = 0;
-    hotbed_checkpoint_load_options_init(&options);
     options.share = ranks_options(r, me->rank).share;
     options.comm = me->comm;
     options.increments = &increment;

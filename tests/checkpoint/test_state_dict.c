@@ -139,7 +139,7 @@ static fixture set_up_mode(
     hotbed_table_options tables[2];
     hotbed_storage_options options;
     for (int t = 0; t < 2; t++) {
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
         tables[t].dim = 6 + (uint32_t)t;
         tables[t].upper_capacity = mode == HOTBED_MODE_HBM_DIRECT ? 0 : 16;
     }
@@ -491,14 +491,13 @@ static void tables_grow_for_loaded_rows(hotbed_backend backend) {
     enum { ROWS = 1000 };
     hotbed_storage *storage;
     hotbed_state_dict *dict;
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
     static float weights[ROWS][2];
     static int64_t keys[ROWS];
     uint64_t found = 0;
     for (int i = 0; i < ROWS; i++)
         keys[i] = 7 * i;
-    hotbed_table_options_init(&table);
     table.name = "user";
     table.dim = 2;
     table.capacity = 100;
@@ -561,7 +560,7 @@ static void a_failing_load_waits_for_its_copies(hotbed_backend backend) {
         keys[i / DIM] = i / DIM;
         rows[i] = (float)i;
     }
-    hotbed_table_options_init(&table);
+    table = (hotbed_table_options){.size = sizeof table};
     table.name = "t";
     table.dim = DIM;
     table.capacity = 2 * (uint64_t)ROWS;
@@ -571,7 +570,7 @@ static void a_failing_load_waits_for_its_copies(hotbed_backend backend) {
     options.tables = &table;
     options.mode = HOTBED_MODE_CACHE;
     CHECK_OK(hotbed_storage_external_tables(&options, &stored));
-    hotbed_external_options_init(&store);
+    store = (hotbed_external_options){.size = sizeof store};
     store.num_tables = 1;
     store.tables = &stored;
     for (uint64_t n = 1;; n++) {
@@ -602,12 +601,11 @@ static void a_failing_load_waits_for_its_copies(hotbed_backend backend) {
 /* Latch RANGE: prefetch a row number that the static table "geo-x" does not have. */
 static void latch_fault(hotbed_storage *storage, hotbed_stream *stream) {
     hotbed_ticket *ticket = NULL;
-    hotbed_batch batch;
+    hotbed_batch batch = {.size = sizeof batch};
     hotbed_memory keys;
     CHECK_OK(hotbed_ticket_create(storage, SAMPLE_TABLES, 1, stream, &ticket));
     CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, SAMPLE_TABLES * 8, NULL, &keys));
     CHECK_OK(hotbed_fill(keys.data, 0x11, SAMPLE_TABLES * 8, stream));
-    hotbed_batch_init(&batch);
     batch.batch_size = 1;
     batch.num_keys = SAMPLE_TABLES;
     batch.keys = keys.data;
@@ -627,9 +625,8 @@ static void check_latched(hotbed_stream *stream) {
 /* Collect, gather, snapshot and save succeed, and leave an earlier call's fault latched. */
 static void a_fault_of_earlier_work_stays_latched(hotbed_backend backend) {
     fixture b = set_up(backend);
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     hotbed_checkpoint_snapshot *snapshot = NULL;
-    hotbed_checkpoint_options_init(&options);
     latch_fault(b.storage, b.stream);
     CHECK_OK(hotbed_state_dict_collect(b.dict, b.stream));
     check_latched(b.stream);
@@ -654,9 +651,8 @@ static void a_fault_of_earlier_work_stays_latched(hotbed_backend backend) {
 /* A load returns an earlier call's fault before it changes anything; the next load succeeds. */
 static void a_load_returns_a_fault_of_earlier_work_first(hotbed_backend backend) {
     fixture b = set_up(backend), to = set_up(backend);
-    hotbed_checkpoint_options options;
+    hotbed_checkpoint_options options = {.size = sizeof options};
     hotbed_state_source sources[40];
-    hotbed_checkpoint_options_init(&options);
     const char *path = sample_path("full");
     CHECK_OK(hotbed_checkpoint_save(path, &b.storage, 1, &options, b.stream));
     sample_image images[SAMPLE_TABLES];

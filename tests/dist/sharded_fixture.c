@@ -44,7 +44,7 @@ static void describe(sharded_fixture *r) {
     bool dyadic = !how->own_keys;
     for (uint32_t t = 0; t < FIXTURE_TABLES; t++) {
         hotbed_table_options *o = &r->tables[t];
-        hotbed_table_options_init(o);
+        *o = (hotbed_table_options){.size = sizeof *o};
         o->name = table_names[t];
         o->dim = how->pooling == HOTBED_POOL_NONE ? FIXTURE_DIM : 1 + t;
         o->capacity = FIXTURE_CAPACITY;
@@ -283,7 +283,7 @@ void sharded_fixture_fill(sharded_fixture *r, int step) {
     world_upload(r->me, &r->all_keys);
     world_upload(r->me, &r->all_offsets);
     world_upload(r->me, &r->all_weights);
-    hotbed_kjt_init(&r->kjt);
+    r->kjt = (hotbed_kjt){.size = sizeof r->kjt};
     r->kjt.num_features = b->num_features;
     r->kjt.features = b->names;
     r->kjt.batch_size = b->batch_size;
@@ -302,8 +302,7 @@ void sharded_fixture_fill(sharded_fixture *r, int step) {
 /* --- the model -------------------------------------------------------------------------------- */
 
 static hotbed_batch model_batch(const sharded_fixture *r) {
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     batch.batch_size = r->me->size * FIXTURE_BATCH;
     batch.num_keys = (uint64_t)r->me->size * FIXTURE_KEYS;
     batch.keys = r->all_keys.device.data;

@@ -232,9 +232,8 @@ static void check_new_batch(
 
 static void balance_body(world_rank *me) {
     const balance_case *how = me->argument;
-    hotbed_balance_options o;
+    hotbed_balance_options o = {.size = sizeof o};
     hotbed_balance *balance[2];
-    hotbed_balance_options_init(&o);
     o.num_features = FEATURES;
     o.batch_size = BATCH;
     o.weighted = how->weighted;
@@ -264,8 +263,7 @@ static void balance_body(world_rank *me) {
         hotbed_counters before = hotbed_test_counters();
         for (uint32_t i = 0; i < 2; i++) {
             const batch *own = &all[i * me->size + me->rank];
-            hotbed_kjt kjt;
-            hotbed_kjt_init(&kjt);
+            hotbed_kjt kjt = {.size = sizeof kjt};
             kjt.num_features = FEATURES;
             kjt.batch_size = own->samples;
             kjt.strides = how->variable ? own->strides : NULL;
@@ -325,13 +323,13 @@ static void refusals_body(world_rank *me) {
     hotbed_balance_options good, o;
     hotbed_balance *balance;
     hotbed_balanced got = {.size = sizeof got};
-    hotbed_balance_options_init(&good);
+    good = (hotbed_balance_options){.size = sizeof good};
     good.num_features = 2;
     good.batch_size = 3;
     good.max_keys = 6;
     good.max_new_keys = 6;
     memset(&o, 0, sizeof o);
-    refuse(me, &o, "init function");
+    refuse(me, &o, "size 0 is not in");
     o = good;
     o.num_features = 0;
     refuse(me, &o, "0 features");
@@ -350,8 +348,7 @@ static void refusals_body(world_rank *me) {
     CHECK_STATUS(
         hotbed_balance_rows(balance, 4, rows.device.data, keys.device.data, me->stream),
         HOTBED_ERR_STATE);
-    hotbed_kjt kjt;
-    hotbed_kjt_init(&kjt);
+    hotbed_kjt kjt = {.size = sizeof kjt};
     kjt.num_features = 2;
     kjt.batch_size = 4;
     kjt.num_keys = 8;
@@ -387,18 +384,16 @@ static void a_stream_of_another_backend_is_refused(hotbed_backend backend) {
     hotbed_comm *comm;
     hotbed_stream *host, *cuda;
     hotbed_balance *balance;
-    hotbed_balance_options o;
+    hotbed_balance_options o = {.size = sizeof o};
     hotbed_balanced got = {.size = sizeof got};
-    hotbed_kjt kjt;
+    hotbed_kjt kjt = {.size = sizeof kjt};
     uint64_t word = 0;
     CHECK_OK(hotbed_comm_create_threads(NULL, 1, &comm));
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_HOST, 0, &host));
     CHECK_OK(hotbed_stream_create(HOTBED_BACKEND_CUDA, 0, &cuda));
-    hotbed_balance_options_init(&o);
     o.num_features = o.batch_size = 1;
     o.max_keys = 1;
     CHECK_OK(hotbed_balance_create(&o, comm, cuda, &balance));
-    hotbed_kjt_init(&kjt);
     kjt.num_features = kjt.batch_size = 1;
     kjt.num_keys = 1;
     kjt.keys = &word;

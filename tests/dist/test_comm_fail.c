@@ -17,8 +17,7 @@
 enum { LONG_MS = WORLD_DEADLINE_MS, SHORT_MS = 300, NCCL_MS = 15000 };
 
 static hotbed_comm_options with_deadline(uint32_t deadline_ms) {
-    hotbed_comm_options options;
-    hotbed_comm_options_init(&options);
+    hotbed_comm_options options = {.size = sizeof options};
     options.deadline_ms = deadline_ms;
     return options;
 }
@@ -247,9 +246,8 @@ static void slow_copy_body(world_rank *me) {
         sleep_ms(SLOW_ARRIVES_MS);
         __atomic_store_n(&slow_arrived, hotbed_monotonic_now(), __ATOMIC_SEQ_CST);
     }
-    hotbed_stream_options options;
+    hotbed_stream_options options = {.size = sizeof options};
     hotbed_stream *stream;
-    hotbed_stream_options_init(&options);
     options.backend = HOTBED_BACKEND_HOST;
     options.run_inline = true;
     CHECK_OK(hotbed_stream_create_with(&options, &stream));

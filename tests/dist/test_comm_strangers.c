@@ -642,11 +642,10 @@ static void *false_rank_main(void *argument) {
 
 static void fuzz_data(counts *c) {
     false_rank f = {.how = {.random = hotbed_test_random()}};
-    hotbed_comm_options options;
+    hotbed_comm_options options = {.size = sizeof options};
     hotbed_comm *comm = NULL;
     const hotbed_rendezvous by = {
         .size = sizeof by, .rank = 0, .world = 2, .broadcast = give_place, .self = &f};
-    hotbed_comm_options_init(&options);
     options.deadline_ms = 2000;
     hotbed_stream *stream = hotbed_test_stream(HOTBED_BACKEND_HOST);
     CHECK_EQ(pthread_barrier_init(&f.placed, NULL, 2), 0);

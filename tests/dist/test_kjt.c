@@ -17,7 +17,7 @@ typedef struct sample {
 
 static sample make_sample(uint32_t features, uint32_t batch_size, bool variable) {
     static sample s;
-    hotbed_kjt_init(&s.kjt);
+    s.kjt = (hotbed_kjt){.size = sizeof s.kjt};
     s.kjt.num_features = features;
     s.kjt.batch_size = batch_size;
     uint64_t r = 0, n = 0;
@@ -157,8 +157,7 @@ static void bad_rows_are_named(hotbed_backend backend) {
     const int64_t good[] = {1, 0, 2, 1, 1, 1}, negative[] = {1, 0, 2, 1, -1, 1};
     const int64_t descends[] = {0, 1, 3, 2, 4, 5, 6}, late[] = {1, 2, 3, 4, 5, 6, 6};
     const uint64_t keys[6] = {0};
-    hotbed_kjt kjt;
-    hotbed_kjt_init(&kjt);
+    hotbed_kjt kjt = {.size = sizeof kjt};
     kjt.num_features = 3;
     kjt.features = names;
     kjt.batch_size = 2;
@@ -211,9 +210,8 @@ static void bad_rows_are_faults(hotbed_backend backend) {
     };
     const uint64_t keys[4] = {0};
     for (int i = 0; i < 10; i++) {
-        hotbed_kjt kjt;
+        hotbed_kjt kjt = {.size = sizeof kjt};
         hotbed_batch batch;
-        hotbed_kjt_init(&kjt);
         kjt.num_features = 2;
         kjt.batch_size = 2;
         kjt.num_keys = 4;
@@ -241,7 +239,7 @@ static void refusals_name_the_feature(hotbed_backend backend) {
     hotbed_kjt kjt = {0};
     CHECK_STATUS(hotbed_kjt_check(NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_kjt_check(&kjt), HOTBED_ERR_ARGUMENT);
-    hotbed_kjt_init(&kjt);
+    kjt = (hotbed_kjt){.size = sizeof kjt};
     CHECK_STATUS(hotbed_kjt_check(&kjt), HOTBED_ERR_ARGUMENT);
     kjt.num_features = 3;
     kjt.features = names;

@@ -368,12 +368,11 @@ static void gradients_are_scaled_by_world(hotbed_backend backend) {
 static void outputs_as_gradients_body(world_rank *me) {
     enum { KEYS = 10, DIM = 4 };
     const float rate = 0.0625F, *scale = me->argument;
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options storage;
     hotbed_sharded_options options;
     hotbed_sharded *sharded = NULL;
     hotbed_sharded_context *context = NULL;
-    hotbed_table_options_init(&table);
     table.name = "user";
     table.dim = DIM;
     table.capacity = 1000;
@@ -396,8 +395,7 @@ static void outputs_as_gradients_body(world_rank *me) {
     for (uint64_t i = 0; i < KEYS; i++)
         memcpy(keys.host + i * sizeof i, &i, sizeof i);
     world_upload(me, &keys);
-    hotbed_kjt kjt;
-    hotbed_kjt_init(&kjt);
+    hotbed_kjt kjt = {.size = sizeof kjt};
     kjt.num_features = 1;
     kjt.batch_size = KEYS;
     kjt.num_keys = KEYS;
@@ -437,11 +435,10 @@ typedef struct exchange_mode {
 enum { SMALL_ROWS = 3, SMALL_DIM = 4, SMALL_BATCH = SMALL_ROWS + 1 };
 
 static hotbed_sharded *create_small(const world_rank *me, const exchange_mode *mode) {
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options storage;
     hotbed_sharded_options options;
     hotbed_sharded *sharded = NULL;
-    hotbed_table_options_init(&table);
     table.name = "user";
     table.kind = HOTBED_TABLE_STATIC;
     table.dim = SMALL_DIM;
@@ -473,8 +470,7 @@ static void look_beyond(
         memcpy(keys.host + i * sizeof key, &key, sizeof key);
     }
     world_upload(me, &keys);
-    hotbed_kjt kjt;
-    hotbed_kjt_init(&kjt);
+    hotbed_kjt kjt = {.size = sizeof kjt};
     kjt.num_features = 1;
     kjt.batch_size = SMALL_BATCH;
     kjt.num_keys = SMALL_BATCH;

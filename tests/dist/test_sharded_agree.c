@@ -26,7 +26,7 @@ typedef struct setup {
 static void describe(setup *s) {
     memset(s, 0, sizeof *s);
     for (uint32_t t = 0; t < TABLES; t++) {
-        hotbed_table_options_init(&s->tables[t]);
+        s->tables[t] = (hotbed_table_options){.size = sizeof s->tables[t]};
         s->tables[t].name = t == 0 ? "user" : "item";
         s->tables[t].dim = 8;
         s->tables[t].capacity = 1000;

@@ -73,7 +73,7 @@ static uint32_t below(uint32_t n) {
 static void describe(pair *p, hotbed_table_options *tables, hotbed_storage_options *storage) {
     const options_case *how = p->how;
     for (uint32_t t = 0; t < TABLES; t++) {
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
         tables[t].name = t == 0 ? "a" : "b";
         tables[t].dim = DIM;
         tables[t].capacity = 100;
@@ -204,7 +204,7 @@ static joined join(const pair *p, const bags *b) {
 
 static hotbed_kjt upload(pair *p, const bags *b, batch_form form, const char **feature_names) {
     hotbed_stream *s = p->a.stream;
-    hotbed_kjt kjt;
+    hotbed_kjt kjt = {.size = sizeof kjt};
     for (uint32_t f = 0; f < b->num_features; f++)
         feature_names[f] = names[b->features[f]];
     CHECK_OK(hotbed_copy(p->keys, b->keys, sizeof b->keys, s));
@@ -212,7 +212,6 @@ static hotbed_kjt upload(pair *p, const bags *b, batch_form form, const char **f
     CHECK_OK(hotbed_copy(p->offsets, b->offsets, sizeof b->offsets, s));
     CHECK_OK(hotbed_copy(p->weights, b->weights, sizeof b->weights, s));
     CHECK_OK(hotbed_stream_sync(s));
-    hotbed_kjt_init(&kjt);
     kjt.num_features = b->num_features;
     kjt.features = feature_names;
     kjt.batch_size = b->samples;
@@ -342,8 +341,7 @@ static void run_step(pair *p, batch_form form, bool training) {
     bags b = make_bags(p, form);
     joined j = join(p, &b);
     hotbed_kjt kjt = upload(p, &b, form, feature_names);
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     batch.batch_size = b.samples;
     batch.num_keys = KEYS;
     batch.keys = arrays_copy(&p->a, j.keys, sizeof j.keys);
@@ -458,8 +456,7 @@ static void a_step_launches_the_kernels_of_the_storage(hotbed_backend backend) {
         open_pair(&p, &how, backend);
         bags b = make_bags(&p, ONE_KEY);
         hotbed_kjt kjt = upload(&p, &b, ONE_KEY, feature_names);
-        hotbed_batch batch;
-        hotbed_batch_init(&batch);
+        hotbed_batch batch = {.size = sizeof batch};
         batch.batch_size = b.samples;
         batch.num_keys = b.n;
         batch.keys = p.keys;

@@ -142,7 +142,7 @@ static void rule_body(world_rank *me) {
         hotbed_storage_options_init(&storage);
         hotbed_sharded_options_init(&options);
         for (uint32_t t = 0; t < 2; t++) {
-            hotbed_table_options_init(&tables[t]);
+            tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
             tables[t].name = t == 0 ? "small" : "large";
             tables[t].dim =
                 i == 1 ? 1 : dims[t]; /* 1: rows save too little for a second exchange */
@@ -173,11 +173,10 @@ static void the_rule_chooses_rows_or_sums(hotbed_backend backend) {
 /* --- without an optimizer -------------------------------------------------------------------------- */
 
 static void untrained_body(world_rank *me) {
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options storage;
     hotbed_sharded_options options;
     hotbed_sharded *sharded = NULL;
-    hotbed_table_options_init(&table);
     hotbed_storage_options_init(&storage);
     hotbed_sharded_options_init(&options);
     table.name = "one";
@@ -267,7 +266,7 @@ static void refused_options(sharded_fixture *r) {
     CHECK_STATUS(
         hotbed_sharded_create(&r->options, NULL, r->me->stream, &sharded), HOTBED_ERR_ARGUMENT);
     memset(&o, 0, sizeof o);
-    refuse(r, &o, "init function");
+    refuse(r, &o, "size 0 is not in");
     o = r->options;
     o.max_keys = 0;
     refuse(r, &o, "max_keys 0");

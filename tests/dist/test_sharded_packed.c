@@ -171,7 +171,7 @@ static void open_setup(setup *s, world_rank *me) {
     s->c = c;
     s->me = me;
     for (int t = 0; t < TABLES; t++) {
-        hotbed_table_options_init(&s->tables[t]);
+        s->tables[t] = (hotbed_table_options){.size = sizeof s->tables[t]};
         s->tables[t].name = names[t];
         s->tables[t].dim = c->dims[t];
         s->tables[t].dtype = c->rows;
@@ -422,8 +422,7 @@ static void body(world_rank *me) {
         world_upload(me, &s.keys);
         world_upload(me, &s.lengths);
         world_upload(me, &s.gradient);
-        hotbed_kjt kjt;
-        hotbed_kjt_init(&kjt);
+        hotbed_kjt kjt = {.size = sizeof kjt};
         kjt.num_features = TABLES;
         kjt.batch_size = SAMPLES;
         kjt.num_keys = b.n;
@@ -556,7 +555,7 @@ typedef struct train_case {
 static void train_body(world_rank *me) {
     enum { DIM = 8, TRAINED = 400 };
     const train_case *c = me->argument;
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options storage;
     hotbed_sharded_options options;
     hotbed_sharded *sharded;
@@ -567,7 +566,6 @@ static void train_body(world_rank *me) {
     world_bytes gradient = world_alloc(me, DIM * sizeof(float));
     float *g = (float *)(void *)gradient.host;
     const float *w = (const float *)(const void *)output.host;
-    hotbed_table_options_init(&table);
     table.name = "t";
     table.dim = DIM;
     table.capacity = 100;
@@ -586,7 +584,7 @@ static void train_body(world_rank *me) {
     CHECK_OK(hotbed_sharded_create_context(1, &sharded, me->stream, &context));
     *(uint64_t *)(void *)key.host = 7;
     world_upload(me, &key);
-    hotbed_kjt_init(&kjt);
+    kjt = (hotbed_kjt){.size = sizeof kjt};
     kjt.num_features = 1;
     kjt.batch_size = 1;
     kjt.num_keys = 1;

@@ -35,7 +35,7 @@ static hotbed_route route_of(const workload_shape *shape, uint32_t table, uint32
 static void make_tables(
     const workload_shape *shape, hotbed_table_options *tables, char (*names)[16]) {
     for (uint32_t t = 0; t < shape->tables; t++) {
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
         (void)snprintf(names[t], sizeof names[t], "t%u", t);
         tables[t].name = names[t];
         tables[t].dim = DIM;
@@ -79,7 +79,7 @@ static void exchange_body(world_rank *me) {
     memcpy(offsets.host, c->input->offsets, offsets.bytes);
     world_upload(me, &keys);
     world_upload(me, &offsets);
-    hotbed_kjt_init(&kjt);
+    kjt = (hotbed_kjt){.size = sizeof kjt};
     kjt.num_features = shape->tables;
     kjt.batch_size = shape->samples;
     kjt.num_keys = n;
@@ -104,7 +104,7 @@ static void exchange_body(world_rank *me) {
 /* A batch over the sizes overflows on all ranks; after a resize it is exchanged. */
 static void resize_body(world_rank *me) {
     const uint64_t keys_most = 8;
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options storage;
     hotbed_sharded_options options;
     hotbed_sharded *sharded;
@@ -114,7 +114,6 @@ static void resize_body(world_rank *me) {
     char text[512];
     world_bytes keys = world_alloc(me, 2 * keys_most * sizeof(int64_t));
     world_bytes output = world_alloc(me, 2 * keys_most * DIM * sizeof(float));
-    hotbed_table_options_init(&table);
     table.name = "t";
     table.dim = DIM;
     table.capacity = 1000;
@@ -138,7 +137,7 @@ static void resize_body(world_rank *me) {
     for (uint64_t i = 0; i < 2 * keys_most; i++)
         ((int64_t *)(void *)keys.host)[i] = (int64_t)(100 * me->rank + i);
     world_upload(me, &keys);
-    hotbed_kjt_init(&kjt);
+    kjt = (hotbed_kjt){.size = sizeof kjt};
     kjt.num_features = 1;
     kjt.keys = keys.device.data;
     for (int pass = 0; pass < 2; pass++) {

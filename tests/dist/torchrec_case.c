@@ -157,7 +157,7 @@ static hotbed_sharded *create(const torchrec_case *c, const world_rank *me) {
     hotbed_sharded_options options;
     hotbed_sharded *sharded = NULL;
     for (uint32_t t = 0; t < c->tables; t++) {
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
         tables[t].name = names[t];
         tables[t].kind = HOTBED_TABLE_STATIC; /* keys are row numbers; routed CONTINUOUS */
         tables[t].dim = c->dim;
@@ -253,8 +253,7 @@ static void run_step(
     world_upload(me, &keys);
     world_upload(me, &lengths);
     world_upload(me, &gradient);
-    hotbed_kjt kjt;
-    hotbed_kjt_init(&kjt);
+    hotbed_kjt kjt = {.size = sizeof kjt};
     kjt.num_features = c->features;
     kjt.batch_size = b->samples;
     kjt.num_keys = b->n;

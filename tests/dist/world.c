@@ -195,8 +195,7 @@ static void run(
         printf("skipped, %s\n", missing);
         exit(77);
     }
-    hotbed_comm_options patient;
-    hotbed_comm_options_init(&patient);
+    hotbed_comm_options patient = {.size = sizeof patient};
     if (options != NULL)
         patient = *options;
     if (patient.deadline_ms == 0 && where->transport != HOTBED_TRANSPORT_NCCL)

@@ -28,8 +28,7 @@ static void *exchange(void *argument) {
 
 static void many_ranks_agree(hotbed_backend backend) {
     static hotbed_comm *comms[RANKS];
-    hotbed_comm_options options;
-    hotbed_comm_options_init(&options);
+    hotbed_comm_options options = {.size = sizeof options};
     CHECK_OK(hotbed_comm_create_threads(&options, RANKS, comms));
     rank_thread *ranks = calloc(RANKS, sizeof *ranks);
     CHECK(ranks != NULL);

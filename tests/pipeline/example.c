@@ -116,10 +116,9 @@ static hotbed_status fuse(
 static hotbed_status prefetch(void *self, void *context, void *input, hotbed_stream *stream) {
     example_module *m = self;
     module_context *c = context;
-    hotbed_batch batch;
+    hotbed_batch batch = {.size = sizeof batch};
     CHECK(input == c);
     count(&m->prefetches);
-    hotbed_batch_init(&batch);
     batch.batch_size = EXAMPLE_SAMPLES;
     batch.num_keys = EXAMPLE_SAMPLES;
     batch.keys = c->local;
@@ -328,9 +327,8 @@ static const hotbed_trainer_io trainer_io[] = {
 static void open_module(example *s, int number) {
     static const char *const names[] = {"users", "items"};
     example_module *m = &s->modules[number];
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
-    hotbed_table_options_init(&table);
     table.name = names[number];
     table.dim = EXAMPLE_DIM;
     table.capacity = 4 * EXAMPLE_KEYS;
@@ -402,7 +400,7 @@ void example_open(example *s, hotbed_backend backend) {
     s->wrapper_list[0] = &s->wrapper;
     s->model = (hotbed_model){.name = "ranker", .models = s->wrapper_list, .num_models = 1};
     s->postproc = (hotbed_postproc){.name = "exchange", .call = process, .self = s};
-    hotbed_trainer_init(&s->trainer);
+    s->trainer = (hotbed_trainer){.size = sizeof s->trainer};
     s->trainer.model = &s->model;
     s->trainer.batch = &example_batch_type;
     s->trainer.self = s;
@@ -427,13 +425,12 @@ void example_close(example *s) {
 }
 
 hotbed_train *example_train(example *s, const char *plan, uint32_t depth) {
-    hotbed_train_options options;
+    hotbed_train_options options = {.size = sizeof options};
     hotbed_train *train;
-    hotbed_train_options_init(&options);
     options.plan = plan;
     options.depth = depth;
     options.backend = s->backend;
-    hotbed_pipeline_options_init(&options.pipeline);
+    options.pipeline = (hotbed_pipeline_options){.size = sizeof options.pipeline};
     options.pipeline.log_entries = 2048;
     CHECK_OK(hotbed_train_create(&s->trainer, &options, &train));
     return train;

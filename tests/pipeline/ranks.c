@@ -130,7 +130,7 @@ static void open_collection(rank *r, int c) {
     hotbed_storage_options storage;
     hotbed_sharded_options options;
     for (int t = 0; t < FEATURES; t++) {
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
         tables[t].name = names[c][t];
         tables[t].dim = DIM;
         tables[t].capacity = (uint64_t)8 * KEY_SPACE;
@@ -170,7 +170,7 @@ static void open_batches(rank *r) {
             hotbed_kjt *kjt = &r->batches[b].kjts[c];
             for (int k = 0; k < KEYS; k++)
                 at[k] = (int64_t)(hotbed_test_random_r(&random) % KEY_SPACE);
-            hotbed_kjt_init(kjt);
+            *kjt = (hotbed_kjt){.size = sizeof *kjt};
             if (c == 1) /* an older caller's struct, next to one of the library's size */
                 kjt->size = offsetof(hotbed_kjt, weights);
             kjt->num_features = FEATURES;
@@ -185,8 +185,7 @@ static void open_batches(rank *r) {
 }
 
 static void open_balances(rank *r) {
-    hotbed_balance_options options;
-    hotbed_balance_options_init(&options);
+    hotbed_balance_options options = {.size = sizeof options};
     options.num_features = FEATURES;
     options.batch_size = SAMPLES;
     options.max_keys = KEYS;
@@ -209,7 +208,7 @@ void rank_open(rank *r) {
     CHECK(hotbed_sharded_modules_get(r->modules, COLLECTIONS) == NULL);
     r->model = (hotbed_model){
         .modules = r->module_list, .num_modules = COLLECTIONS, .forward = forward, .self = r};
-    hotbed_trainer_init(&r->trainer);
+    r->trainer = (hotbed_trainer){.size = sizeof r->trainer};
     r->trainer.model = &r->model;
     r->trainer.batch = &batch_type;
     r->trainer.self = r;
@@ -275,8 +274,7 @@ void ranks_run(
     const world where = {
         have_a_gpu_each() ? HOTBED_TRANSPORT_NCCL : HOTBED_TRANSPORT_THREADS, size};
     hotbed_comm *agreeing[RANKS_MOST];
-    hotbed_comm_options options;
-    hotbed_comm_options_init(&options);
+    hotbed_comm_options options = {.size = sizeof options};
     options.deadline_ms = WORLD_DEADLINE_MS;
     job j = {t, body};
     CHECK(size <= RANKS_MOST);
@@ -337,9 +335,8 @@ hotbed_loader rank_loader(rank *r) {
 }
 
 hotbed_train *rank_train(rank *r, const hotbed_pipeline_options *pipeline) {
-    hotbed_train_options options;
+    hotbed_train_options options = {.size = sizeof options};
     hotbed_train *train;
-    hotbed_train_options_init(&options);
     options.plan = r->all->plan;
     options.backend = r->all->backend;
     options.device = r->device;

@@ -193,7 +193,7 @@ static void write_plan(const random_plan *p, hotbed_stream *const *streams, plan
     static const char *const stream_names[] = {"a", "b", "c", "d"};
     static const char *const group_names[] = {"x", "y", "z"};
     memset(to, 0, sizeof *to);
-    hotbed_pipeline_plan_init(&to->plan);
+    to->plan = (hotbed_pipeline_plan){.size = sizeof to->plan};
     for (uint32_t s = 0; s < p->num_steps; s++) {
         const step *from = &p->steps[s];
         (void)sprintf(to->name[s], "t%u", s);

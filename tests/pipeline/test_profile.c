@@ -59,8 +59,7 @@ static void open_chain(fake_plan *p, hotbed_backend backend) {
 
 static hotbed_profile_options options_of(fake_plan *p) {
     static void *batches[2];
-    hotbed_profile_options options;
-    hotbed_profile_options_init(&options);
+    hotbed_profile_options options = {.size = sizeof options};
     batches[0] = &p->memory[0];
     batches[1] = &p->memory[1];
     options.batches = batches;
@@ -179,10 +178,9 @@ static const char *const names[] = {"s0", "s1", "s2"};
 
 static void schedules_are_valid_and_never_slower(hotbed_backend backend) {
     fake_plan p;
-    hotbed_schedule_options options;
+    hotbed_schedule_options options = {.size = sizeof options};
     open_chain(&p, backend);
     add_streams(&p, names, 3);
-    hotbed_schedule_options_init(&options);
     for (int round = 0; round < 60; round++) {
         hotbed_schedule *schedule, *again;
         hotbed_pipeline_plan_report report = {.size = sizeof report};
@@ -234,11 +232,10 @@ static void schedules_are_valid_and_never_slower(hotbed_backend backend) {
 static void a_known_schedule_is_found(hotbed_backend backend) {
     fake_plan p;
     hotbed_schedule *schedule;
-    hotbed_schedule_options options;
+    hotbed_schedule_options options = {.size = sizeof options};
     uint32_t n;
     open_chain(&p, backend);
     add_streams(&p, names, 3);
-    hotbed_schedule_options_init(&options);
     options.costs = costs; /* 1 2 0.5 3 | 4 5 0: the longest part is 9 */
     CHECK_OK(hotbed_schedule_find(&p.plan, &options, &schedule));
     CHECK_NEAR(hotbed_schedule_seconds(schedule), 9.0, 1e-9);
@@ -287,7 +284,7 @@ static void schedules_keep_every_edge(hotbed_backend backend) {
         end += sprintf(end, "%s%s-16", t == 0 ? "" : " ", names_of[t]);
     }
     late[TASKS - 1].after = after;
-    hotbed_pipeline_plan_init(&plan);
+    plan = (hotbed_pipeline_plan){.size = sizeof plan};
     plan.tasks = tasks;
     plan.steps = steps;
     plan.streams = &stream;
@@ -296,7 +293,7 @@ static void schedules_keep_every_edge(hotbed_backend backend) {
     also = plan;
     also.steps = late;
     also.depth = HOTBED_PIPELINE_DEPTH_MOST;
-    hotbed_schedule_options_init(&options);
+    options = (hotbed_schedule_options){.size = sizeof options};
     options.costs = seconds;
     options.also = &also;
     options.num_also = 1;
@@ -318,8 +315,7 @@ static void schedules_keep_every_edge(hotbed_backend backend) {
 }
 
 static hotbed_schedule_options short_list(uint32_t candidates) {
-    hotbed_schedule_options options;
-    hotbed_schedule_options_init(&options);
+    hotbed_schedule_options options = {.size = sizeof options};
     options.costs = costs;
     options.candidates = candidates;
     return options;
@@ -438,8 +434,7 @@ static void a_scheduled_train_pipeline_trains_the_same(hotbed_backend backend) {
     for (int b = 0; b < 16; b++)
         memcpy(expected[b], s.results[b], sizeof expected[b]);
     void *batches[2] = {&s.batches[20], &s.batches[21]};
-    hotbed_profile_options options;
-    hotbed_profile_options_init(&options);
+    hotbed_profile_options options = {.size = sizeof options};
     options.batches = batches;
     options.num_batches = 2;
     options.stream = hotbed_train_stream(train, "default");
@@ -453,8 +448,7 @@ static void a_scheduled_train_pipeline_trains_the_same(hotbed_backend backend) {
     example_close(&s);
     CHECK_OK(hotbed_train_plan_steps("sw-serial", &serial, &num_serial));
     example_open(&s, backend);
-    hotbed_train_options make;
-    hotbed_train_options_init(&make);
+    hotbed_train_options make = {.size = sizeof make};
     make.plan = "sw-serial";
     make.backend = backend;
     make.steps = hotbed_schedule_steps(schedule, &make.num_steps);
@@ -497,8 +491,8 @@ static hotbed_schedule *made_up_schedule(example *s) {
 static void the_fastest_candidate_is_taken(hotbed_backend backend) {
     static float expected[EXAMPLE_BATCHES][EXAMPLE_MODULES * EXAMPLE_ROWS];
     double seconds[2 * HOTBED_SCHEDULE_CANDIDATES_MOST], best[HOTBED_SCHEDULE_CANDIDATES_MOST];
-    hotbed_train_options options;
-    hotbed_tune_options tune;
+    hotbed_train_options options = {.size = sizeof options};
+    hotbed_tune_options tune = {.size = sizeof tune};
     example s;
     example_open(&s, backend);
     hotbed_train *train = example_train(&s, "none", 0);
@@ -508,10 +502,8 @@ static void the_fastest_candidate_is_taken(hotbed_backend backend) {
         memcpy(expected[b], s.results[b], sizeof expected[b]);
     hotbed_train_destroy(train);
     example_close(&s);
-    hotbed_train_options_init(&options);
     options.plan = "sw-serial";
     options.backend = backend;
-    hotbed_tune_options_init(&tune);
     tune.warmup = 1;
     tune.iterations = 1;
     tune.now = read_script;
@@ -542,16 +534,14 @@ static void the_fastest_candidate_is_taken(hotbed_backend backend) {
 }
 
 static void tuning_fails_with_a_reason(hotbed_backend backend) {
-    hotbed_train_options options;
-    hotbed_tune_options tune;
+    hotbed_train_options options = {.size = sizeof options};
+    hotbed_tune_options tune = {.size = sizeof tune};
     example s;
     example_open(&s, backend);
     hotbed_schedule *schedule = made_up_schedule(&s);
     CHECK_OK(hotbed_schedule_take(schedule, 1));
-    hotbed_train_options_init(&options);
     options.plan = "sw-serial";
     options.backend = backend;
-    hotbed_tune_options_init(&tune);
     CHECK_STATUS(
         hotbed_train_tune(&s.trainer, &options, &tune, schedule, NULL), HOTBED_ERR_ARGUMENT);
     tune.loader = example_loader(
@@ -573,7 +563,7 @@ static void bad_arguments(hotbed_backend backend) {
     fake_plan p;
     static hotbed_profile profile;
     hotbed_schedule *schedule;
-    hotbed_schedule_options find;
+    hotbed_schedule_options find = {.size = sizeof find};
     open_chain(&p, backend);
     CHECK_OK(hotbed_pipeline_create(&p.plan, NULL, &p.pipeline));
     hotbed_profile_options options = options_of(&p);
@@ -585,7 +575,6 @@ static void bad_arguments(hotbed_backend backend) {
     options.num_batches = 0;
     CHECK_STATUS(hotbed_profile_run(p.pipeline, &options, &profile), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_profile_print(NULL, NULL, 0, NULL), HOTBED_ERR_ARGUMENT);
-    hotbed_schedule_options_init(&find);
     CHECK_STATUS(hotbed_schedule_find(&p.plan, &find, &schedule), HOTBED_ERR_ARGUMENT);
     find.costs = costs;
     find.last = "nobody";

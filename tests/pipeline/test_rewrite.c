@@ -175,8 +175,7 @@ static void fixture_close(fixture *l) {
 }
 
 static hotbed_rewrite_options options_of(fixture *l) {
-    hotbed_rewrite_options options;
-    hotbed_rewrite_options_init(&options);
+    hotbed_rewrite_options options = {.size = sizeof options};
     options.depth = 2;
     options.model = &l->root;
     options.batch = &nested_batch_type;

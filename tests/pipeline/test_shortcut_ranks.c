@@ -166,12 +166,11 @@ static void replayed_forwards_train_nothing(hotbed_backend backend) {
 
 /* Ranks that name different tasks get an error, and none has changed anything. */
 static void name_different_tasks(rank *r) {
-    hotbed_pipeline_options options;
+    hotbed_pipeline_options options = {.size = sizeof options};
     hotbed_stream *stream;
     bool last = r->number == r->all->size - 1;
     rank_open(r);
     hotbed_comm_agreement *agreement = rank_agree(r, &stream);
-    hotbed_pipeline_options_init(&options);
     options.agreement = hotbed_comm_agreement_of(agreement);
     hotbed_train *train = rank_train(r, &options);
     CHECK_STATUS(skip(train, last ? "prefetch" : "copy_batch_to_gpu"), HOTBED_ERR_COMM);

@@ -96,12 +96,11 @@ static void check_xml(const char *text) {
 /* --- tests ------------------------------------------------------------------------------------ */
 
 static hotbed_train *train_of(example *s, const char *plan, bool timed, int rank) {
-    hotbed_train_options options;
+    hotbed_train_options options = {.size = sizeof options};
     hotbed_train *train;
-    hotbed_train_options_init(&options);
     options.plan = plan;
     options.backend = s->backend;
-    hotbed_pipeline_options_init(&options.pipeline);
+    options.pipeline = (hotbed_pipeline_options){.size = sizeof options.pipeline};
     options.pipeline.log_entries = 1000;
     options.pipeline.timed = timed;
     options.pipeline.rank = rank;
@@ -236,8 +235,7 @@ static void write_errors_are_returned(hotbed_backend backend) {
     CHECK(strstr(hotbed_last_error(), strerror(ENOSPC)) != NULL);
     hotbed_train_destroy(train);
     train = NULL;
-    hotbed_train_options options;
-    hotbed_train_options_init(&options);
+    hotbed_train_options options = {.size = sizeof options};
     options.plan = "none";
     options.backend = backend;
     CHECK_OK(hotbed_train_create(&s.trainer, &options, &train)); /* without a log */

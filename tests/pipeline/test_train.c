@@ -501,14 +501,13 @@ static void a_host_struct_lives_until_its_batch_has_passed(hotbed_backend backen
 static void plans_are_found_by_name(hotbed_backend backend) {
     example s;
     hotbed_train *train;
-    hotbed_train_options options;
+    hotbed_train_options options = {.size = sizeof options};
     const hotbed_step *steps;
     uint32_t n;
     CHECK_STATUS(hotbed_train_plan_steps("no-such", &steps, &n), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "jagged-prefetch-async") != NULL);
     CHECK_STATUS(hotbed_train_plan_steps("none", NULL, &n), HOTBED_ERR_ARGUMENT);
     example_open(&s, backend);
-    hotbed_train_options_init(&options);
     options.backend = backend;
     CHECK_STATUS(hotbed_train_create(&s.trainer, &options, &train), HOTBED_ERR_ARGUMENT);
     options.plan = "none";
@@ -541,9 +540,8 @@ static void streams_that_run_ahead_have_priority(hotbed_backend backend) {
     for (int same = 0; same < 2; same++) {
         example s;
         hotbed_train *train;
-        hotbed_train_options options;
+        hotbed_train_options options = {.size = sizeof options};
         example_open(&s, backend);
-        hotbed_train_options_init(&options);
         options.plan = "prefetch";
         options.backend = backend;
         options.same_priority = same != 0;

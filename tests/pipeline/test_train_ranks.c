@@ -77,7 +77,7 @@ static void train_unequally(rank *r) {
     rank_open(r);
     hotbed_comm_agreement *agreement = rank_agree(r, &stream);
     for (int last = 0; last < 2; last++) {
-        hotbed_pipeline_options_init(&options);
+        options = (hotbed_pipeline_options){.size = sizeof options};
         options.agreement = hotbed_comm_agreement_of(agreement);
         options.end = last ? HOTBED_END_LAST : HOTBED_END_FIRST;
         hotbed_train *train = rank_train(r, &options);
@@ -200,11 +200,10 @@ static hotbed_schedule *find_schedule(rank *r) {
 }
 
 static void train_by_each_candidate(rank *r) {
-    hotbed_train_options options;
+    hotbed_train_options options = {.size = sizeof options};
     hotbed_train *train;
     rank_open(r);
     hotbed_schedule *schedule = find_schedule(r);
-    hotbed_train_options_init(&options);
     options.plan = r->all->plan;
     options.backend = r->all->backend;
     options.device = r->device;
@@ -253,17 +252,15 @@ static void profile_on_a_rank(rank *r) {
     const double most = r->all->size; /* a second on the slowest rank's clock */
     void *batches[2] = {NULL, NULL};
     double exposed;
-    hotbed_pipeline_options pipeline;
-    hotbed_profile_options options;
+    hotbed_pipeline_options pipeline = {.size = sizeof pipeline};
+    hotbed_profile_options options = {.size = sizeof options};
     hotbed_stream *stream;
     rank_open(r);
     hotbed_comm_agreement *agreement = rank_agree(r, &stream);
-    hotbed_pipeline_options_init(&pipeline);
     pipeline.agreement = hotbed_comm_agreement_of(agreement);
     hotbed_train *train = rank_train(r, &pipeline);
     for (int b = 0; b < 2; b++)
         batches[b] = &r->batches[b];
-    hotbed_profile_options_init(&options);
     options.rounds = 1;
     options.warmup = 1;
     options.iterations = 1;
@@ -310,20 +307,18 @@ static double read_own_clock(void *self) {
 static void tune_on_a_rank(rank *r) {
     own_clock clock = {.r = r};
     double seconds[HOTBED_SCHEDULE_CANDIDATES_MOST];
-    hotbed_train_options options;
-    hotbed_tune_options tune;
+    hotbed_train_options options = {.size = sizeof options};
+    hotbed_tune_options tune = {.size = sizeof tune};
     hotbed_stream *stream;
     rank_open(r);
     hotbed_comm_agreement *agreement = rank_agree(r, &stream);
     hotbed_schedule *schedule = find_schedule(r);
     CHECK(hotbed_schedule_candidates(schedule) > RANKS_MOST);
-    hotbed_train_options_init(&options);
     options.plan = r->all->plan;
     options.backend = r->all->backend;
     options.device = r->device;
-    hotbed_pipeline_options_init(&options.pipeline);
+    options.pipeline = (hotbed_pipeline_options){.size = sizeof options.pipeline};
     options.pipeline.agreement = hotbed_comm_agreement_of(agreement);
-    hotbed_tune_options_init(&tune);
     tune.warmup = 1;
     tune.iterations = 1;
     tune.rounds = 1;
@@ -357,10 +352,9 @@ static void revoke(void *self) {
 
 /* A task fails on the last rank; the others learn of it through the communicator, and name their own task. */
 static void train_to_a_failure(rank *r) {
-    hotbed_pipeline_options options;
+    hotbed_pipeline_options options = {.size = sizeof options};
     rank_open(r);
     r->fails_at = r->number == r->all->size - 1 ? 4 : 0;
-    hotbed_pipeline_options_init(&options);
     options.revoke = revoke;
     options.revoke_self = r->comm;
     hotbed_train *train = rank_train(r, &options);

@@ -253,8 +253,7 @@ static void exposed_times_of_train_pipelines_are_exact(hotbed_backend backend) {
         example_open(&s, backend);
         hotbed_train *train = example_train(&s, plans[p], 0);
         void *batches[2] = {&s.batches[0], &s.batches[1]};
-        hotbed_profile_options options;
-        hotbed_profile_options_init(&options);
+        hotbed_profile_options options = {.size = sizeof options};
         options.batches = batches;
         options.num_batches = 2;
         options.stream = hotbed_train_stream(train, "default");
@@ -385,10 +384,9 @@ static void the_changes_of_each_task_are_known(hotbed_backend backend) {
 static void io_of_trainers_is_checked(hotbed_backend backend) {
     example s;
     hotbed_train *train;
-    hotbed_train_options options;
+    hotbed_train_options options = {.size = sizeof options};
     hotbed_trainer_io io = {.function = "los"};
     example_open(&s, backend);
-    hotbed_train_options_init(&options);
     options.plan = "prefetch";
     options.backend = backend;
     s.trainer.io = &io;
@@ -408,11 +406,10 @@ static void io_of_trainers_is_checked(hotbed_backend backend) {
 static void snapshots_fit_one_context_and_one_state(hotbed_backend backend) {
     example s;
     hotbed_rewrite *rewrite;
-    hotbed_rewrite_options options;
+    hotbed_rewrite_options options = {.size = sizeof options};
     hotbed_context_snapshot *started = NULL, *other = NULL;
     hotbed_cell_state state;
     example_open(&s, backend);
-    hotbed_rewrite_options_init(&options);
     options.depth = 2;
     options.model = &s.model;
     options.batch = &example_batch_type;

@@ -22,7 +22,7 @@ hotbed_storage *served_create(uint64_t seed, uint32_t tracks, hotbed_stream *str
     for (uint64_t i = 10; i < SERVED_KEYS; i++)
         served_keys[i] = i * 0x9e3779b97f4a7c15U;
     for (uint32_t t = 0; t < SERVED_TABLES; t++) {
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
         tables[t].name = names[t];
         tables[t].dim = served_dims[t];
         tables[t].dtype = dtypes[t];
@@ -54,14 +54,13 @@ static void train(hotbed_storage *storage, hotbed_stream *stream) {
     uint64_t keys[SERVED_TABLES * 8];
     float gradient[SERVED_TABLES * 8 * SERVED_DIM_MOST];
     hotbed_ticket *ticket = NULL;
-    hotbed_batch batch;
+    hotbed_batch batch = {.size = sizeof batch};
     uint32_t samples = 1 + (uint32_t)hotbed_test_below(8), n = samples * SERVED_TABLES;
     for (uint32_t i = 0; i < n; i++)
         keys[i] = i / samples == 2 ? hotbed_test_below(STATIC_ROWS)
                                    : served_keys[hotbed_test_below(SERVED_KEYS)];
     for (uint32_t i = 0; i < n * SERVED_DIM_MOST; i++)
         gradient[i] = hotbed_test_float();
-    hotbed_batch_init(&batch);
     batch.batch_size = samples;
     batch.num_keys = n;
     batch.keys = keys;

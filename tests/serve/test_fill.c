@@ -23,7 +23,7 @@ static void options_of(hotbed_table_options tables[SERVED_TABLES], hotbed_storag
     static const char *const names[SERVED_TABLES] = {"rows", "hash", "half"}; /* in another order */
     static const uint32_t numbers[SERVED_TABLES] = {2, 0, 1};
     for (uint32_t t = 0; t < SERVED_TABLES; t++) {
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
         tables[t].name = names[t];
         tables[t].dim = served_dims[numbers[t]];
         tables[t].capacity = t == 0 ? 6 : 2 * SERVED_KEYS;
@@ -51,12 +51,11 @@ static void publish(filled *f) {
 static void start(filled *f, hotbed_backend backend, hotbed_mode mode) {
     hotbed_table_options tables[SERVED_TABLES];
     hotbed_storage_options options;
-    hotbed_publish_options how;
+    hotbed_publish_options how = {.size = sizeof how};
     *f =
         (filled){.host = sample_stream(HOTBED_BACKEND_HOST), .stream = hotbed_test_stream(backend)};
     snprintf(f->directory, sizeof f->directory, "%s", sample_path("published"));
     f->trained = served_create(5, 0, f->host);
-    hotbed_publish_options_init(&how);
     how.base_every = 4;
     CHECK_OK(hotbed_publisher_create(f->directory, &f->trained, 1, &how, f->host, &f->publisher));
     publish(f);
@@ -238,14 +237,13 @@ static void step(hotbed_storage *const *storages, hotbed_stream *const *streams,
         gradient[i] = hotbed_test_float();
     for (uint32_t s = 0; s < n; s++) {
         hotbed_ticket *ticket = NULL;
-        hotbed_batch batch;
+        hotbed_batch batch = {.size = sizeof batch};
         hotbed_memory memory;
         CHECK_OK(hotbed_memory_alloc(
             streams[s], HOTBED_MEMORY_DEVICE, sizeof keys + sizeof gradient, NULL, &memory));
         CHECK_OK(hotbed_copy(memory.data, keys, sizeof keys, streams[s]));
         CHECK_OK(
             hotbed_copy((char *)memory.data + sizeof keys, gradient, sizeof gradient, streams[s]));
-        hotbed_batch_init(&batch);
         batch.batch_size = SAMPLES;
         batch.num_keys = KEYS;
         batch.keys = memory.data;
@@ -262,14 +260,13 @@ static void step(hotbed_storage *const *storages, hotbed_stream *const *streams,
 
 /* Create a trainer whose cuts have states, and a publisher and a reader of them. */
 static void start_trainer(filled *f, hotbed_backend backend, const hotbed_optimizer *optimizer) {
-    hotbed_publish_options how;
+    hotbed_publish_options how = {.size = sizeof how};
     *f =
         (filled){.host = sample_stream(HOTBED_BACKEND_HOST), .stream = hotbed_test_stream(backend)};
     for (uint64_t i = 10; i < SERVED_KEYS; i++)
         served_keys[i] = i * 0x9e3779b97f4a7c15U;
     snprintf(f->directory, sizeof f->directory, "%s", sample_path("states"));
     f->trained = trainer(optimizer, HOTBED_MODE_HBM_DIRECT, f->host);
-    hotbed_publish_options_init(&how);
     how.base_every = 4;
     how.states = true;
     CHECK_OK(hotbed_publisher_create(f->directory, &f->trained, 1, &how, f->host, &f->publisher));
@@ -358,7 +355,7 @@ static void counts_of_steps_are_of_a_storage(hotbed_backend backend) {
     hotbed_optimizer_init(&optimizer);
     optimizer.kind = HOTBED_OPT_ADAM;
     for (uint32_t t = 0; t < 2; t++) {
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
         tables[t].name = names[t];
         tables[t].dim = 4;
         tables[t].capacity = 8;
@@ -372,7 +369,7 @@ static void counts_of_steps_are_of_a_storage(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_get_state(halves[1], &state, f.host));
     state.optimizer_steps = 3;
     CHECK_OK(hotbed_storage_set_state(halves[1], &state, f.host));
-    hotbed_publish_options_init(&how);
+    how = (hotbed_publish_options){.size = sizeof how};
     how.states = true;
     CHECK_OK(hotbed_publisher_create(f.directory, halves, 2, &how, f.host, &f.publisher));
     CHECK_OK(hotbed_publisher_publish(f.publisher, 1, f.host));

@@ -55,7 +55,7 @@ static void world_open(world *w, hotbed_backend backend, uint32_t tracks) {
     w->storage = served_create(5, tracks, w->stream);
     w->cuts = calloc(SERVED_CUTS_MOST, sizeof *w->cuts);
     CHECK(w->cuts != NULL);
-    hotbed_redis_options_init(&w->redis);
+    w->redis = (hotbed_redis_options){.size = sizeof w->redis};
     w->redis.path = w->server.socket;
     w->redis.prefix = "a*[b]";
     redis_server_start(&w->server, "noeviction");
@@ -104,8 +104,7 @@ static hotbed_status pass_on(void *self, const char *name, const void *data, uin
 }
 
 static void open_publisher(world *w, uint32_t base_every) {
-    hotbed_publish_options options;
-    hotbed_publish_options_init(&options);
+    hotbed_publish_options options = {.size = sizeof options};
     hotbed_publisher_destroy(w->publisher);
     hotbed_redis_sink_destroy(w->sink);
     w->publisher = NULL;
@@ -190,11 +189,10 @@ static void a_reader_of_redis_answers_each_cut(hotbed_backend backend) {
 /* Write the rows of a base as another publisher whose numbers are higher, and no record. */
 static hotbed_status publish_other(world *w) {
     char path[640], other[512], name[64];
-    hotbed_publish_options options;
+    hotbed_publish_options options = {.size = sizeof options};
     hotbed_publisher *half = NULL;
     hotbed_redis_sink *sink = NULL;
     size_t bytes = 0;
-    hotbed_publish_options_init(&options);
     snprintf(other, sizeof other, "%s", sample_path("other"));
     HOTBED_TRY(hotbed_publisher_create(other, &w->storage, 1, &options, w->stream, &half));
     CHECK_OK(hotbed_publisher_publish(half, 1, w->stream));
@@ -280,12 +278,11 @@ static void *publish_rank(void *self) {
     hotbed_stream *stream = hotbed_test_stream(m->backend);
     hotbed_storage *storage = NULL;
     hotbed_publisher *publisher = NULL;
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
     hotbed_publish_options publish_options;
     hotbed_route route;
     CHECK_OK(hotbed_route_init(&route, HOTBED_ROUTE_ROUND_ROBIN, RANKS, 0));
-    hotbed_table_options_init(&table);
     table.name = "keys", table.dim = 1, table.capacity = RANK_KEYS;
     hotbed_storage_options_init(&options);
     options.num_tables = 1, options.tables = &table;
@@ -297,7 +294,7 @@ static void *publish_rank(void *self) {
         CHECK_OK(hotbed_storage_set_rows(storage, 0, 1, &key, &rows, stream));
         CHECK_OK(hotbed_stream_sync(stream));
     }
-    hotbed_publish_options_init(&publish_options);
+    publish_options = (hotbed_publish_options){.size = sizeof publish_options};
     publish_options.comm = m->comm;
     publish_options.routes = &route;
     CHECK_OK(
@@ -690,9 +687,8 @@ static void metrics_of_a_redis_reader_have_prometheus_format(hotbed_backend back
 }
 
 static void redis_arguments_are_named(hotbed_backend backend) {
-    hotbed_redis_options options;
+    hotbed_redis_options options = {.size = sizeof options};
     hotbed_redis_reader *reader = NULL;
-    hotbed_redis_options_init(&options);
     CHECK_STATUS(hotbed_redis_reader_open(&options, &reader), HOTBED_ERR_ARGUMENT);
     CHECK_FIELDS(.parameter = "host");
     options.path = "/nowhere/redis.sock";

@@ -178,10 +178,9 @@ static void close_publisher(history *h) {
 }
 
 static void open_publisher(history *h) {
-    hotbed_publish_options options;
+    hotbed_publish_options options = {.size = sizeof options};
     close_publisher(h);
     CHECK_OK(hotbed_redis_sink_create(&h->redis, &h->sink));
-    hotbed_publish_options_init(&options);
     options.encodings = h->encodings;
     options.states = hotbed_test_below(2) == 0;
     options.base_every = 1 + (uint32_t)hotbed_test_below(6);
@@ -332,7 +331,7 @@ static void a_reader_of_redis_answers_the_cut_that_it_names(hotbed_backend backe
         h.storage = served_create(i, (uint32_t)hotbed_test_below(8), h.stream);
         for (uint32_t t = 0; t < SERVED_TABLES; t++)
             h.encodings[t] = (hotbed_encoding)hotbed_test_below(5);
-        hotbed_redis_options_init(&h.redis);
+        h.redis = (hotbed_redis_options){.size = sizeof h.redis};
         h.redis.path = h.server.socket;
         h.redis.cache_rows = 1 + (uint32_t)hotbed_test_below(100);
         redis_server_call(&h.server, "FLUSHALL");

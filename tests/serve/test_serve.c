@@ -37,7 +37,7 @@ static const hotbed_encoding plain[SERVED_TABLES]; /* TABLE */
 static void begin_tracked(bench *b, hotbed_backend backend, uint32_t tracks) {
     *b = (bench){.stream = sample_stream(backend)};
     b->storage = served_create(7, tracks, b->stream);
-    hotbed_publish_options_init(&b->options);
+    b->options = (hotbed_publish_options){.size = sizeof b->options};
     snprintf(b->directory, sizeof b->directory, "%s", sample_path("published"));
 }
 
@@ -171,7 +171,7 @@ static void pooled_lookups_are_those_of_the_storage(hotbed_backend backend) {
         for (int e = 0; e < DIM; e++)
             rows[i * DIM + e] = hotbed_test_float();
     }
-    hotbed_table_options_init(&table);
+    table = (hotbed_table_options){.size = sizeof table};
     table.name = "t", table.dim = DIM, table.capacity = 100;
     table.eval_initializer.value = 0.3F;
     hotbed_storage_options_init(&options);
@@ -179,13 +179,12 @@ static void pooled_lookups_are_those_of_the_storage(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_create(&options, stream, &storage));
     hotbed_rows set = {.weights = rows};
     CHECK_OK(hotbed_storage_set_rows(storage, 0, N / 2, keys, &set, stream));
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     batch.batch_size = BAGS, batch.num_keys = N, batch.keys = keys, batch.offsets = offsets;
     batch.weights = weights;
     CHECK_OK(hotbed_storage_eval(storage, &batch, want, DIM, stream));
     CHECK_OK(hotbed_stream_sync(stream));
-    hotbed_publish_options_init(&publish_options);
+    publish_options = (hotbed_publish_options){.size = sizeof publish_options};
     CHECK_OK(hotbed_publisher_create(
         sample_path("p"), &storage, 1, &publish_options, stream, &publisher));
     CHECK_OK(hotbed_publisher_publish(publisher, 1, stream));
@@ -645,8 +644,7 @@ static void a_forked_process_opens_a_reader_of_its_own(hotbed_backend backend) {
     CHECK_EQ(waitpid(child, &ended, 0), child);
     CHECK_EQ(ended, 0);
     hotbed_reader *reader = NULL;
-    hotbed_reader_options options;
-    hotbed_reader_options_init(&options);
+    hotbed_reader_options options = {.size = sizeof options};
     options.follow_ms = 1;
     CHECK_OK(hotbed_reader_open(directory, &options, &reader));
     child = fork();
@@ -824,10 +822,9 @@ static void other_tables_need_a_new_reader(hotbed_backend backend) {
     publish(&b);
     CHECK_OK(hotbed_reader_open(b.directory, NULL, &b.reader));
     hotbed_publisher_destroy(b.publisher);
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
     hotbed_storage *other = NULL;
-    hotbed_table_options_init(&table);
     table.name = "hash", table.dim = 4, table.capacity = 10;
     hotbed_storage_options_init(&options);
     options.num_tables = 1, options.tables = &table;
@@ -876,10 +873,10 @@ static void *serve(void *argument) {
 
 static void a_version_is_visible_whole_or_not_at_all(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
     hotbed_storage *storage = NULL;
-    hotbed_publish_options publish_options;
+    hotbed_publish_options publish_options = {.size = sizeof publish_options};
     hotbed_publisher *publisher = NULL;
     hotbed_reader_options reader_options;
     server s = {.stop = 0};
@@ -887,17 +884,15 @@ static void a_version_is_visible_whole_or_not_at_all(hotbed_backend backend) {
     float rows[64 * 4];
     for (uint64_t i = 0; i < 64; i++)
         keys[i] = i;
-    hotbed_table_options_init(&table);
     table.name = "t", table.dim = 4, table.capacity = 100;
     hotbed_storage_options_init(&options);
     options.num_tables = 1, options.tables = &table;
     CHECK_OK(hotbed_storage_create(&options, stream, &storage));
-    hotbed_publish_options_init(&publish_options);
     publish_options.base_every = 5;
     publish_options.keep_bases = 1;
     CHECK_OK(hotbed_publisher_create(
         sample_path("p"), &storage, 1, &publish_options, stream, &publisher));
-    hotbed_reader_options_init(&reader_options);
+    reader_options = (hotbed_reader_options){.size = sizeof reader_options};
     reader_options.follow_ms = 1;
     for (uint64_t cut = 1; cut <= cuts; cut++) {
         for (int i = 0; i < 64 * 4; i++)

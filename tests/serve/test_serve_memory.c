@@ -19,7 +19,7 @@ typedef struct bench {
 static void begin(bench *b, hotbed_backend backend) {
     *b = (bench){.stream = sample_stream(backend)};
     b->storage = served_create(3, 5, b->stream);
-    hotbed_publish_options_init(&b->options);
+    b->options = (hotbed_publish_options){.size = sizeof b->options};
     snprintf(b->directory, sizeof b->directory, "%s", sample_path("published"));
 }
 

@@ -81,7 +81,7 @@ static void *ranked_body(void *argument) {
         &routes[1], m->all->kind ? HOTBED_ROUTE_CONTINUOUS : HOTBED_ROUTE_ROUND_ROBIN, WORLD,
         RANK_ROWS));
     for (uint32_t t = 0; t < 2; t++) {
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
         tables[t].name = t == 0 ? "keys" : "rows";
         tables[t].dim = 2;
         tables[t].kind = t == 0 ? HOTBED_TABLE_HASH : HOTBED_TABLE_STATIC;
@@ -91,7 +91,7 @@ static void *ranked_body(void *argument) {
     hotbed_storage_options_init(&options);
     options.num_tables = 2, options.tables = tables;
     CHECK_OK(hotbed_storage_create(&options, stream, &storage));
-    hotbed_publish_options_init(&publish_options);
+    publish_options = (hotbed_publish_options){.size = sizeof publish_options};
     publish_options.comm = m->all->comms[m->rank];
     publish_options.routes = routes;
     publish_options.base_every = 3;

@@ -97,7 +97,7 @@ void setup_start(setup *s, uint32_t num_tables, uint32_t dim, uint64_t capacity)
     memset(s, 0, sizeof *s);
     CHECK(num_tables <= FIXTURE_TABLES);
     for (uint32_t t = 0; t < num_tables; t++) {
-        hotbed_table_options_init(&s->tables[t]);
+        s->tables[t] = (hotbed_table_options){.size = sizeof s->tables[t]};
         (void)snprintf(s->names[t], sizeof s->names[t], "table-%u", t);
         s->tables[t].name = s->names[t];
         s->tables[t].dim = dim;
@@ -213,8 +213,7 @@ static void choose_mode(
 
 void fixture_store(const hotbed_storage_options *options, hotbed_external **out) {
     hotbed_external_table tables[FIXTURE_TABLES];
-    hotbed_external_options o;
-    hotbed_external_options_init(&o);
+    hotbed_external_options o = {.size = sizeof o};
     o.num_tables = options->num_tables;
     o.tables = tables;
     CHECK_OK(hotbed_storage_external_tables(options, tables));
@@ -507,7 +506,7 @@ void test_ticket_open(fixture *r, test_ticket *l, uint64_t max_keys, uint32_t ma
     CHECK_OK(hotbed_ticket_create(r->storage, max_keys, max_batch_size, r->stream, &l->ticket));
     l->model = oracle_ticket_create(r->model);
     uint64_t bags = (uint64_t)r->model->num_features * max_batch_size;
-    hotbed_batch_init(&l->host);
+    l->host = (hotbed_batch){.size = sizeof l->host};
     l->host.keys = take(max_keys * sizeof(uint64_t));
     l->host.offsets = take((bags + 1) * sizeof(int64_t));
     l->host.weights = take(max_keys * sizeof(float));

@@ -12,8 +12,7 @@ void index_fixture_open(
     const hotbed_evict *evict) {
     memset(b, 0, sizeof *b);
     CHECK_OK(hotbed_stream_create(backend, 0, &b->stream));
-    hotbed_index_options options;
-    hotbed_index_options_init(&options);
+    hotbed_index_options options = {.size = sizeof options};
     options.num_tables = tables;
     options.capacities = capacities;
     options.evict = evict;
@@ -50,8 +49,7 @@ hotbed_status index_fixture_download(index_fixture *b) {
 
 hotbed_index_insert index_fixture_insert_of(
     const index_fixture *b, hotbed_score_rule rule, bool pin) {
-    hotbed_index_insert o;
-    hotbed_index_insert_init(&o);
+    hotbed_index_insert o = {.size = sizeof o};
     o.rule = rule;
     o.n = b->host->n;
     o.keys = b->device->keys;

@@ -40,8 +40,7 @@ static void random_rows(void) {
 static hotbed_status open_tables(
     const char *path, uint32_t num_tables, const hotbed_external_table *tables,
     const hotbed_rocksdb_options *rocksdb, hotbed_external **out) {
-    hotbed_external_options o;
-    hotbed_external_options_init(&o);
+    hotbed_external_options o = {.size = sizeof o};
     o.num_tables = num_tables;
     o.tables = tables;
     return hotbed_external_create_rocksdb(path, rocksdb, &o, out);
@@ -107,8 +106,7 @@ static void rows_persist_after_the_store_is_closed(hotbed_backend backend) {
     path_of(path, "again");
     random_rows();
     hotbed_external_table tables[3] = {{"b", ROW}, {"a", ROW}, {"c", 5}};
-    hotbed_rocksdb_options synced;
-    hotbed_rocksdb_options_init(&synced);
+    hotbed_rocksdb_options synced = {.size = sizeof synced};
     synced.sync = true;
     hotbed_external *x = NULL;
     CHECK_OK(open_tables(path, 2, tables, &synced, &x));
@@ -178,8 +176,7 @@ static void a_database_has_one_owner_and_a_valid_path(hotbed_backend backend) {
     char path[PATH_BYTES], deeper[PATH_BYTES + 20];
     path_of(path, "owner");
     hotbed_external_table one = {"one", ROW};
-    hotbed_rocksdb_options options;
-    hotbed_rocksdb_options_init(&options);
+    hotbed_rocksdb_options options = {.size = sizeof options};
     options.must_exist = true;
     hotbed_external *x = NULL, *second = NULL;
     CHECK_STATUS(open_tables(path, 1, &one, &options, &x), HOTBED_ERR_IO);
@@ -320,8 +317,7 @@ static void a_damaged_table_file_is_an_error(hotbed_backend backend) {
     path_of(path, "file");
     random_rows();
     hotbed_external_table one = {"one", ROW};
-    hotbed_rocksdb_options options;
-    hotbed_rocksdb_options_init(&options);
+    hotbed_rocksdb_options options = {.size = sizeof options};
     hotbed_external *x = NULL;
     CHECK_OK(open_tables(path, 1, &one, &options, &x));
     CHECK_OK(hotbed_external_insert(x, 0, N, keys, rows, scores));
@@ -443,8 +439,7 @@ static void tables_may_be_larger_than_the_buffers(hotbed_backend backend) {
     path_of(path, "small");
     random_rows();
     hotbed_external_table one = {"one", ROW};
-    hotbed_rocksdb_options options;
-    hotbed_rocksdb_options_init(&options);
+    hotbed_rocksdb_options options = {.size = sizeof options};
     options.buffer_bytes = (uint64_t)64 << 10;
     options.cache_bytes = (uint64_t)16 << 10;
     hotbed_external *x = NULL;

@@ -52,7 +52,7 @@ static hotbed_storage *open_storage(const place *p, const char *name, const char
     hotbed_storage *storage;
     const uint32_t first = 0;
     for (int t = 0; t < 2; t++) {
-        hotbed_table_options_init(&tables[t]);
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
         tables[t].name = t == 0 ? name : second;
         tables[t].kind = HOTBED_TABLE_STATIC;
         tables[t].dim = DIM;
@@ -70,8 +70,7 @@ static hotbed_storage *open_storage(const place *p, const char *name, const char
 
 /* Enqueue an eval of key 7 of table 0. */
 static void eval(const place *p, hotbed_storage *storage) {
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     batch.batch_size = 1;
     batch.num_keys = 1;
     batch.keys = p->key.data;
@@ -174,10 +173,9 @@ static void faults_of_graphs_name_their_table(hotbed_backend backend) {
 /* An inline stream has done all work when a call returns, so a poll is enough. */
 static void polls_of_inline_streams_name_the_table(hotbed_backend backend) {
     hotbed_stream *stream;
-    hotbed_stream_options options;
+    hotbed_stream_options options = {.size = sizeof options};
     if (backend != HOTBED_BACKEND_HOST)
         SKIP("streams on a GPU do not run inline");
-    hotbed_stream_options_init(&options);
     options.backend = backend;
     options.run_inline = true;
     CHECK_OK(hotbed_stream_create_with(&options, &stream));
@@ -212,9 +210,8 @@ static void unknown_tables_have_numbers(hotbed_backend backend) {
     CHECK_STRING(
         hotbed_last_error(),
         "table number 0 (t0 or t1 or t2 or t3 or t4 or t5 or t6 or t7): key 7 is not in [0, 5)");
-    hotbed_flat_table_options options;
+    hotbed_flat_table_options options = {.size = sizeof options};
     hotbed_flat_table *flat;
-    hotbed_flat_table_options_init(&options);
     options.dim = DIM;
     options.capacity = 5;
     CHECK_OK(hotbed_flat_table_create(&options, p.stream, &flat));

@@ -43,8 +43,7 @@ typedef struct table_fixture {
 
 static hotbed_flat_table_options options_of(
     hotbed_memory_kind kind, hotbed_dtype dtype, hotbed_optimizer_kind optimizer, uint32_t dim) {
-    hotbed_flat_table_options o;
-    hotbed_flat_table_options_init(&o);
+    hotbed_flat_table_options o = {.size = sizeof o};
     o.capacity = ROWS;
     o.dim = dim;
     o.dtype = dtype;

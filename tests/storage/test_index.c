@@ -19,8 +19,7 @@ static void bad_options_are_refused(hotbed_backend backend) {
     hotbed_index *index;
     hotbed_stream *stream = hotbed_test_stream(backend);
     const uint64_t capacities[2] = {10, 20};
-    hotbed_index_options good;
-    hotbed_index_options_init(&good);
+    hotbed_index_options good = {.size = sizeof good};
     good.num_tables = 2;
     good.capacities = capacities;
 
@@ -158,10 +157,9 @@ static void a_slot_takes_16_bytes(hotbed_backend backend) {
     hotbed_index *index;
     hotbed_index_info info = {.size = sizeof info};
     const uint64_t capacity = 100000;
-    hotbed_index_options options;
+    hotbed_index_options options = {.size = sizeof options};
     /* a first index, so that allocations of the backend itself do not count */
     index_fixture_open_one(&b, backend, capacity, HOTBED_EVICT_NEVER);
-    hotbed_index_options_init(&options);
     options.num_tables = 1;
     options.capacities = &capacity;
     hotbed_stream *stream = hotbed_test_stream(backend);
@@ -530,8 +528,7 @@ static void failing_allocations_are_errors(hotbed_backend backend) {
     hotbed_index *index;
     const uint64_t capacities[2] = {100, 2000};
     hotbed_stream *stream = hotbed_test_stream(backend);
-    hotbed_index_options options;
-    hotbed_index_options_init(&options);
+    hotbed_index_options options = {.size = sizeof options};
     options.num_tables = 2;
     options.capacities = capacities;
     for (uint64_t n = 1;; n++) {

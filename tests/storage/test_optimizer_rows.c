@@ -47,8 +47,7 @@ static void parts_same(fixture *r, const parts *a, const parts *b, uint64_t n) {
 }
 
 static hotbed_row_update update_of(const parts *p, uint64_t n, const float *gradients) {
-    hotbed_row_update u;
-    hotbed_row_update_init(&u);
+    hotbed_row_update u = {.size = sizeof u};
     u.dim = p->dim;
     u.dtype = p->dtype;
     u.n = n;
@@ -67,10 +66,9 @@ static hotbed_optimizer_clock *clock_make(fixture *r, const hotbed_optimizer *op
 static void flat_step(
     fixture *r, const hotbed_optimizer *o, const hotbed_optimizer_clock *clock, const parts *before,
     const parts *out, uint64_t n, const float *gradients) {
-    hotbed_flat_table_options options;
+    hotbed_flat_table_options options = {.size = sizeof options};
     hotbed_flat_table_view view = {.size = sizeof view};
     hotbed_flat_table *table;
-    hotbed_flat_table_options_init(&options);
     options.dim = before->dim;
     options.dtype = before->dtype;
     options.capacity = KEYS;

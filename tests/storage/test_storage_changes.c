@@ -133,7 +133,7 @@ static void fill_batch_of(world *w, uint32_t each) {
     fixture_upload(&w->r, w->keys, keys, TABLES * each * sizeof *keys);
     fixture_upload(&w->r, w->offsets, offsets, (TABLES * each + 1) * sizeof *offsets);
     upload_values(w, w->gradient);
-    hotbed_batch_init(&w->batch);
+    w->batch = (hotbed_batch){.size = sizeof w->batch};
     w->batch.batch_size = each;
     w->batch.num_keys = TABLES * each;
     w->batch.keys = w->keys;
@@ -192,8 +192,7 @@ static void change(world *w) {
         CHECK_OK(hotbed_ticket_cancel(w->ticket, stream));
         break;
     case 10: {
-        hotbed_expiry expiry;
-        hotbed_expiry_init(&expiry);
+        hotbed_expiry expiry = {.size = sizeof expiry};
         expiry.table = table;
         expiry.min_norm = 0.9F;
         expiry.slots = 50;
@@ -252,8 +251,7 @@ static void copy_erase(copy *c, uint64_t key) {
 static uint64_t export_rows(
     world *w, uint32_t table, const hotbed_change_position *since, copy *to) {
     uint64_t end, all = 0;
-    hotbed_export e;
-    hotbed_export_init(&e);
+    hotbed_export e = {.size = sizeof e};
     e.table = table;
     e.slots = 333;
     e.keys = w->out_keys;
@@ -274,8 +272,7 @@ static uint64_t export_rows(
 
 /* The number of removed keys, which are in w->out_keys; *w->lost is set. */
 static uint64_t removed_keys(world *w, uint32_t table) {
-    hotbed_removed r;
-    hotbed_removed_init(&r);
+    hotbed_removed r = {.size = sizeof r};
     r.table = table;
     r.since = w->since;
     r.until = w->now;
@@ -385,10 +382,8 @@ static void changes_are_recorded_and_launched_again(hotbed_backend backend) {
         hotbed_memory_alloc(w.r.stream, HOTBED_MEMORY_PINNED, 4 * sizeof(uint64_t), NULL, &counts));
     CHECK_OK(hotbed_memory_alloc(
         w.r.stream, HOTBED_MEMORY_PINNED, MOST * sizeof(uint64_t), NULL, &workspace));
-    hotbed_export e;
-    hotbed_export_init(&e);
-    hotbed_removed r;
-    hotbed_removed_init(&r);
+    hotbed_export e = {.size = sizeof e};
+    hotbed_removed r = {.size = sizeof r};
     uint64_t end;
     CHECK_OK(hotbed_storage_export_end(w.r.storage, 0, &end, w.r.stream));
     e.slots = end;
@@ -469,15 +464,13 @@ static void wrong_arguments_are_named(hotbed_backend backend) {
     s.options.removed_capacity = 0;
     fixture_open_bare(&r, backend, &s.options);
     world_open(&w, backend, 0, 64);
-    hotbed_export e;
-    hotbed_export_init(&e);
+    hotbed_export e = {.size = sizeof e};
     e.slots = 16;
     e.count = w.count;
     e.since = w.since;
     CHECK_STATUS(hotbed_storage_export(r.storage, &e, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_FIELDS(.table = "table-0");
-    hotbed_removed q;
-    hotbed_removed_init(&q);
+    hotbed_removed q = {.size = sizeof q};
     q.since = w.since, q.until = w.now, q.count = w.count, q.lost = w.lost;
     CHECK_STATUS(hotbed_storage_removed(r.storage, &q, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_FIELDS(.table = "table-0");

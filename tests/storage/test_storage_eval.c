@@ -213,8 +213,7 @@ static void a_key_evicted_meanwhile_reads_as_missing(hotbed_backend backend) {
         s.options.pooling = (hotbed_pooling)pooling;
         fixture_open_bare(&r, backend, &s.options);
         const uint64_t keys[2] = {5, 6};
-        hotbed_batch batch;
-        hotbed_batch_init(&batch);
+        hotbed_batch batch = {.size = sizeof batch};
         batch.keys = fixture_copy(&r, keys, sizeof keys);
         batch.batch_size = 1;
         batch.num_keys = 1;

@@ -8,8 +8,7 @@
 enum { CAPACITY = 600, BATCH = 40, SPACE = 300 };
 
 static hotbed_expiry expiry_of(uint64_t unseen, uint64_t min_score, float min_norm) {
-    hotbed_expiry e;
-    hotbed_expiry_init(&e);
+    hotbed_expiry e = {.size = sizeof e};
     e.unseen = unseen, e.min_score = min_score, e.min_norm = min_norm;
     return e;
 }
@@ -216,8 +215,7 @@ static void expired_keys_are_logged(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_expire(r.storage, &e, r.stream));
     CHECK_EQ(hotbed_test_counters().host_waits - idle.host_waits, 0);
     CHECK_OK(hotbed_storage_position(r.storage, &at[1], r.stream));
-    hotbed_removed batch;
-    hotbed_removed_init(&batch);
+    hotbed_removed batch = {.size = sizeof batch};
     batch.since = &at[0], batch.until = &at[1], batch.capacity = KEYS;
     batch.keys = out, batch.count = out + KEYS, batch.lost = out + KEYS + 1;
     CHECK_OK(hotbed_storage_removed(r.storage, &batch, r.stream));

@@ -81,8 +81,7 @@ static void export_close(export_fixture *d) {
 /* An export of all parts of d->window slots from `first` on. */
 static hotbed_export batch_of(const export_fixture *d, uint32_t table, uint64_t first) {
     uint32_t states = hotbed_optimizer_states(hotbed_storage_optimizer(d->r.storage)->kind);
-    hotbed_export e;
-    hotbed_export_init(&e);
+    hotbed_export e = {.size = sizeof e};
     e.table = table;
     e.first = first;
     e.slots = d->window;

@@ -35,8 +35,7 @@ static void cached_start(cached_storage *b, uint32_t num_tables, uint32_t dim, u
 
 static void open_store_by(cached_storage *b, const hotbed_external_calls *calls) {
     hotbed_external_table tables[FIXTURE_TABLES];
-    hotbed_external_options o;
-    hotbed_external_options_init(&o);
+    hotbed_external_options o = {.size = sizeof o};
     CHECK_OK(hotbed_storage_external_tables(&b->s.options, tables));
     o.num_tables = b->s.options.num_tables;
     o.tables = tables;
@@ -318,9 +317,8 @@ static void times_are_stored_with_their_rows(hotbed_backend backend) {
     void *device_keys = fixture_copy(&b.r, keys, sizeof keys);
     CHECK_OK(hotbed_storage_set_rows(b.r.storage, 1, KEYS, device_keys, &rows, b.r.stream));
     hotbed_ticket *ticket;
-    hotbed_batch batch;
+    hotbed_batch batch = {.size = sizeof batch};
     CHECK_OK(hotbed_ticket_create(b.r.storage, 24, 12, b.r.stream, &ticket));
-    hotbed_batch_init(&batch);
     batch.batch_size = 12;
     batch.num_keys = 24;
     for (int step = 0; step < 4; step++) { /* 48 keys of a table with 32 slots */
@@ -374,9 +372,8 @@ static void rows_carry_no_old_memory_into_the_store(hotbed_backend backend) {
         keys[i] = i << 50;
     uint64_t *device_keys = fixture_copy(&b.r, keys, sizeof keys);
     hotbed_ticket *ticket;
-    hotbed_batch batch;
+    hotbed_batch batch = {.size = sizeof batch};
     CHECK_OK(hotbed_ticket_create(b.r.storage, 12, 12, b.r.stream, &ticket));
-    hotbed_batch_init(&batch);
     batch.batch_size = 12;
     batch.num_keys = 12;
     for (int step = 0; step < KEYS / 12; step++) {
@@ -624,8 +621,7 @@ static void an_export_leaves_an_earlier_fault_latched(hotbed_backend backend) {
     cached_open(&b, backend);
     void *device = fixture_copy(&b.r, keys, sizeof keys);
     void *bad_key = fixture_copy(&b.r, &none, sizeof none);
-    hotbed_export e;
-    hotbed_export_init(&e);
+    hotbed_export e = {.size = sizeof e};
     e.slots = KEYS;
     e.keys = fixture_alloc(&b.r, sizeof found);
     e.count = fixture_alloc(&b.r, sizeof *e.count);
@@ -779,7 +775,7 @@ static void rows_persist_when_the_store_is_opened_again(hotbed_backend backend) 
     test_ticket l;
     char path[512];
     hotbed_external_table tables[2];
-    hotbed_external_options o;
+    hotbed_external_options o = {.size = sizeof o};
     hotbed_external *external;
     hotbed_storage_state state = {.size = sizeof state};
     rng random = rng_start(5);
@@ -789,7 +785,6 @@ static void rows_persist_when_the_store_is_opened_again(hotbed_backend backend) 
     s.tables[1].dim = 17;
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
     CHECK_OK(hotbed_storage_external_tables(&s.options, tables));
-    hotbed_external_options_init(&o);
     o.num_tables = 2;
     o.tables = tables;
     hotbed_status status = hotbed_external_create_rocksdb(path, NULL, &o, &external);

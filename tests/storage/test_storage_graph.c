@@ -314,7 +314,7 @@ static void admission_and_counts_are_recorded(hotbed_backend backend) {
     float *gradient = fixture_alloc(&r, MAX_KEYS * 4 * sizeof(float));
     float *output = fixture_alloc(&r, MAX_KEYS * 4 * sizeof(float));
     uint64_t *keys = fixture_alloc(&r, MAX_KEYS * sizeof *keys);
-    hotbed_batch_init(&batch);
+    batch = (hotbed_batch){.size = sizeof batch};
     batch.batch_size = MAX_KEYS;
     batch.num_keys = MAX_KEYS;
     batch.keys = keys;

@@ -118,8 +118,7 @@ static void plain_close(plain *p) {
 
 /* Prefetch keys [first, first + n), and read their slots. */
 static hotbed_status plain_prefetch(plain *p, uint64_t first, uint64_t n) {
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     hotbed_ticket_view view = {.size = sizeof view};
     batch.batch_size = (uint32_t)n;
     batch.num_keys = n;
@@ -433,8 +432,7 @@ static uint64_t exported(plain *p) {
     CHECK_EQ(slots, info.slots + info.lower_slots + info.segment_slots);
     for (uint64_t first = 0; first < slots + window; first += window) {
         uint64_t n;
-        hotbed_export batch;
-        hotbed_export_init(&batch);
+        hotbed_export batch = {.size = sizeof batch};
         batch.first = first;
         batch.slots = window;
         batch.count = count;
@@ -554,8 +552,7 @@ static void forwards_run_beside_a_growth(hotbed_backend backend) {
         CHECK_OK(hotbed_ticket_create(p.r.storage, KEYS, KEYS, p.r.stream, &tickets[i]));
     uint64_t capacity = FIRST;
     for (int i = 0; i < 5; i++, capacity *= 2) {
-        hotbed_batch batch;
-        hotbed_batch_init(&batch);
+        hotbed_batch batch = {.size = sizeof batch};
         batch.batch_size = (uint32_t)capacity;
         batch.num_keys = capacity;
         batch.keys = p.device_keys;

@@ -105,13 +105,12 @@ static void run(hotbed_backend backend, int mode, hotbed_memory_kind kind, image
     setup s;
     fixture r;
     hotbed_ticket *ticket;
-    hotbed_batch batch;
+    hotbed_batch batch = {.size = sizeof batch};
     uint64_t keys[TABLES * SAMPLES];
     rng random = rng_start((uint64_t)mode);
     memset(out, 0, sizeof *out);
     mixture(&s, mode, kind);
     fixture_open_bare(&r, backend, &s.options);
-    hotbed_batch_init(&batch);
     batch.num_keys = TABLES * SAMPLES;
     batch.batch_size = SAMPLES;
     batch.keys = fixture_alloc(&r, sizeof keys);
@@ -167,7 +166,7 @@ static void a_full_lower_tier_evicts(hotbed_backend backend) {
         setup s;
         fixture r;
         hotbed_ticket *ticket;
-        hotbed_batch batch;
+        hotbed_batch batch = {.size = sizeof batch};
         hotbed_table_stats stats = {.size = sizeof stats};
         uint64_t keys[BATCH];
         uint8_t found[BATCH];
@@ -176,7 +175,6 @@ static void a_full_lower_tier_evicts(hotbed_backend backend) {
         s.tables[0].evict = HOTBED_EVICT_LOWEST;
         set_mode(&s, mode, HOTBED_MEMORY_PINNED);
         fixture_open_bare(&r, backend, &s.options);
-        hotbed_batch_init(&batch);
         batch.num_keys = batch.batch_size = BATCH;
         batch.keys = fixture_alloc(&r, sizeof keys);
         uint8_t *flags = fixture_alloc(&r, sizeof found);

@@ -698,8 +698,7 @@ static void one_step(
     s.options.optimizer.initial_accumulator = accumulator;
     s.options.optimizer.max_gradient = clamp;
     fixture_open_bare(&r, backend, &s.options);
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     batch.batch_size = n;
     batch.num_keys = n;
     batch.keys = fixture_copy(&r, keys, n * sizeof *keys);

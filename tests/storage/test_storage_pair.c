@@ -53,8 +53,7 @@ static void export_words(fixture *r, uint64_t min_score, uint64_t min_time, word
     hotbed_memory pinned;
     CHECK_OK(hotbed_memory_alloc(r->stream, HOTBED_MEMORY_PINNED, sizeof(words), NULL, &pinned));
     words *w = pinned.data;
-    hotbed_export e;
-    hotbed_export_init(&e);
+    hotbed_export e = {.size = sizeof e};
     e.slots = SLOTS;
     e.min_score = min_score;
     e.min_time = min_time;
@@ -128,8 +127,7 @@ static void check_evicted(pair_fixture *b, uint64_t slot) {
 static uint32_t prefetch(
     pair_fixture *b, uint32_t n, const uint64_t *keys, hotbed_ticket_view *view) {
     uint32_t uniques[2];
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     batch.batch_size = n;
     batch.num_keys = n;
     batch.keys = b->device_keys;
@@ -342,11 +340,10 @@ static void counts_and_times_can_be_set_alone(hotbed_backend backend) {
 static void launches_update_counts_and_times(hotbed_backend backend) {
     static pair_fixture b;
     hotbed_graph *graph;
-    hotbed_batch batch;
+    hotbed_batch batch = {.size = sizeof batch};
     uint64_t count = 0, time = 0, last = 0;
     const uint64_t keys[] = {1, 2, 1};
     pair_open(&b, backend, HOTBED_INSERT_PLAIN);
-    hotbed_batch_init(&batch);
     batch.batch_size = 3;
     batch.num_keys = 3;
     batch.keys = fixture_copy(&b.r, keys, sizeof keys);
@@ -388,7 +385,7 @@ static void other_tables_have_no_times(hotbed_backend backend) {
         CHECK_STATUS(
             hotbed_storage_get_rows(r.storage, t, 1, words_of, &rows, NULL, r.stream), expected);
         CHECK_STATUS(hotbed_storage_set_rows(r.storage, t, 1, words_of, &rows, r.stream), expected);
-        hotbed_export_init(&e);
+        e = (hotbed_export){.size = sizeof e};
         e.table = t;
         e.slots = 128;
         e.count = words_of;

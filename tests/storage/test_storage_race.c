@@ -325,8 +325,7 @@ static void *watch_rows(void *argument) {
     watch *w = argument;
     uint64_t state = 7, keys[ASKED], least[ASKED];
     float rows[ASKED * WATCHED_DIM];
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     batch.keys = w->device_keys;
     batch.num_keys = ASKED;
     batch.batch_size = ASKED;
@@ -352,8 +351,7 @@ static void train_watched(watch *w, bool grows) {
     uint64_t keys[TRAINED];
     float gradient[TRAINED * WATCHED_DIM];
     hotbed_ticket *ticket;
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     uint64_t *device_keys = fixture_alloc(&w->r, sizeof keys);
     float *output = fixture_alloc(&w->r, sizeof gradient);
     for (uint32_t i = 0; i < TRAINED * WATCHED_DIM; i++)
@@ -464,7 +462,7 @@ static void a_row_is_promoted_after_its_update_in_the_lower_tier(hotbed_backend 
         CHECK_OK(hotbed_fill(gradient, 0, (uint64_t)FILL * 8 * sizeof(float), r.stream));
         for (int t = 0; t < 3;
              t++) { /* one batch that fills the upper tier, two with the same keys */
-            hotbed_batch_init(&batch[t]);
+            batch[t] = (hotbed_batch){.size = sizeof batch[t]};
             batch[t].keys = t == 0 ? device_keys : device_keys + FILL;
             batch[t].batch_size = t == 0 ? FILL : USED;
             batch[t].num_keys = batch[t].batch_size;

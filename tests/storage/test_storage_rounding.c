@@ -45,12 +45,11 @@ static void side_close(side *d) {
 static void side_train(side *d, uint32_t steps) {
     uint64_t keys[KEYS];
     float ones[KEYS * DIM_MOST];
-    hotbed_batch batch;
+    hotbed_batch batch = {.size = sizeof batch};
     for (uint32_t i = 0; i < KEYS; i++)
         keys[i] = i;
     for (uint32_t i = 0; i < KEYS * d->dim; i++)
         ones[i] = 1.0F;
-    hotbed_batch_init(&batch);
     batch.batch_size = KEYS, batch.num_keys = KEYS;
     batch.keys = fixture_copy(&d->r, keys, sizeof keys);
     const void *gradient = fixture_copy(&d->r, ones, KEYS * d->dim * sizeof(float));

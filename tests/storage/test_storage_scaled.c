@@ -103,10 +103,9 @@ static void side_rows(side *d, uint32_t step, unsigned char *out) {
 /* One step with each key once; `output` gets the forward's rows. */
 static void side_step(side *d, uint32_t step, const float *gradient, float *output) {
     uint64_t keys[KEYS];
-    hotbed_batch batch;
+    hotbed_batch batch = {.size = sizeof batch};
     for (uint32_t i = 0; i < KEYS; i++)
         keys[i] = key_at(step, i);
-    hotbed_batch_init(&batch);
     batch.batch_size = KEYS, batch.num_keys = KEYS;
     batch.keys = d->keys;
     const size_t bytes = KEYS * d->dim * sizeof(float);

@@ -51,8 +51,7 @@ static void score_close(score_fixture *b) {
 }
 
 static void prefetch(score_fixture *b, uint32_t n, const uint64_t *keys) {
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     batch.batch_size = n;
     batch.num_keys = n;
     batch.keys = b->device_keys;
@@ -790,8 +789,7 @@ static void now_separates_earlier_and_later_keys(hotbed_backend backend) {
         CHECK(later > now);
         uint64_t *device = fixture_alloc(&b.r, 2 * SLOTS * sizeof *device);
         uint64_t *counted = fixture_alloc(&b.r, sizeof *counted), keys[SLOTS];
-        hotbed_export e;
-        hotbed_export_init(&e);
+        hotbed_export e = {.size = sizeof e};
         e.slots = 64;
         e.capacity = SLOTS;
         e.keys = device;

@@ -226,8 +226,7 @@ static void a_row_can_be_pinned_by_all_tickets(hotbed_backend backend) {
     setup_start(&s, 1, 2, 4);
     fixture_open_bare(&r, backend, &s.options);
     const uint64_t key = 77;
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     batch.batch_size = 1;
     batch.num_keys = 1;
     batch.keys = fixture_copy(&r, &key, sizeof key);

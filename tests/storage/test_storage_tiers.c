@@ -161,7 +161,7 @@ static void work_start(work *w, hotbed_mode mode, uint64_t capacity, uint64_t up
 static void work_open(work *w, hotbed_backend backend) {
     fixture_open_bare(&w->r, backend, &w->s.options);
     CHECK_OK(hotbed_ticket_create(w->r.storage, w->n, (uint32_t)w->n, w->r.stream, &w->ticket));
-    hotbed_batch_init(&w->batch);
+    w->batch = (hotbed_batch){.size = sizeof w->batch};
     w->batch.keys = fixture_alloc(&w->r, w->n * sizeof(uint64_t));
     w->output = fixture_alloc(&w->r, w->n * DIM * sizeof(float));
 }

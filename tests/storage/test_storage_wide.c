@@ -35,9 +35,8 @@ static uint16_t narrow(int number) {
 }
 
 static hotbed_status allocate(wide *w, hotbed_backend backend) {
-    hotbed_table_options table;
+    hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
-    hotbed_table_options_init(&table);
     table.name = "wide";
     table.dim = DIM;
     table.capacity = CAPACITY;
@@ -64,8 +63,7 @@ static hotbed_status allocate(wide *w, hotbed_backend backend) {
 }
 
 static void prefetch(wide *w, uint32_t n, const uint64_t *keys) {
-    hotbed_batch batch;
-    hotbed_batch_init(&batch);
+    hotbed_batch batch = {.size = sizeof batch};
     batch.batch_size = n;
     batch.num_keys = n;
     batch.keys = w->keys.data;

@@ -382,7 +382,7 @@ class Storage:
         tables = ffi.new("hotbed_table_options[]", len(self.tables))
         for i, table in enumerate(self.tables):
             o = tables[i]
-            lib.hotbed_table_options_init_sized(ffi.addressof(o), ffi.sizeof(o))
+            o.size = ffi.sizeof(o)
             keep.append(ffi.new("char[]", table.name.encode()))
             o.name, o.dim, o.capacity = keep[-1], table.dim, table.rows
             o.kind = lib.HOTBED_TABLE_HASH if table.is_hash else lib.HOTBED_TABLE_STATIC

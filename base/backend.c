@@ -1,6 +1,7 @@
 /* base/backend.c - what stream.c and the backends share: counters, allocation of structs, names. */
 #include "base/backend.h"
 #include "base/options.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 
@@ -57,11 +58,6 @@ void hotbed_delete(void *pointer) {
 }
 
 const char *hotbed_backend_name(hotbed_backend backend) {
-    switch (backend) {
-    case HOTBED_BACKEND_HOST:
-        return "host";
-    case HOTBED_BACKEND_CUDA:
-        return "cuda";
-    }
-    return "unknown";
+    static const char *const names[] = {NULL, "host", "cuda"};
+    return HOTBED_NAME(names, backend, "unknown");
 }

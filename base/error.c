@@ -14,31 +14,10 @@ static _Thread_local hotbed_error last = {.fields = {.size = sizeof last.fields}
 static _Thread_local uint64_t error_count;
 
 const char *hotbed_status_name(hotbed_status status) {
-    switch (status) {
-    case HOTBED_OK:
-        return "OK";
-    case HOTBED_ERR_ARGUMENT:
-        return "ARGUMENT";
-    case HOTBED_ERR_MEMORY:
-        return "MEMORY";
-    case HOTBED_ERR_FULL:
-        return "FULL";
-    case HOTBED_ERR_UNSUPPORTED:
-        return "UNSUPPORTED";
-    case HOTBED_ERR_DEVICE:
-        return "DEVICE";
-    case HOTBED_ERR_COMM:
-        return "COMM";
-    case HOTBED_ERR_IO:
-        return "IO";
-    case HOTBED_ERR_CORRUPT:
-        return "CORRUPT";
-    case HOTBED_ERR_RANGE:
-        return "RANGE";
-    case HOTBED_ERR_STATE:
-        return "STATE";
-    }
-    return "UNKNOWN";
+    static const char *const names[] = {"OK",          "ARGUMENT", "MEMORY", "FULL",
+                                        "UNSUPPORTED", "DEVICE",   "COMM",   "IO",
+                                        "CORRUPT",     "RANGE",    "STATE"};
+    return HOTBED_NAME(names, status, "UNKNOWN");
 }
 
 const char *hotbed_last_error(void) {

@@ -2,6 +2,7 @@
 #include "base/backend.h"
 #include "base/check.h"
 #include "base/options.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -446,17 +447,8 @@ hotbed_status hotbed_event_seconds(hotbed_event *start, hotbed_event *stop, doub
 /* --- memory --------------------------------------------------------------------------------- */
 
 const char *hotbed_memory_name(hotbed_memory_kind kind) {
-    switch (kind) {
-    case HOTBED_MEMORY_DEVICE:
-        return "device";
-    case HOTBED_MEMORY_PINNED:
-        return "pinned";
-    case HOTBED_MEMORY_PAGEABLE:
-        return "pageable";
-    case HOTBED_MEMORY_FILE:
-        return "file";
-    }
-    return NULL;
+    static const char *const names[] = {NULL, "device", "pinned", "pageable", "file"};
+    return HOTBED_NAME(names, kind, NULL);
 }
 
 /* The caller's allocator for the DEVICE memory of a backend. */

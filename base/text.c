@@ -46,6 +46,10 @@ static size_t control_at(const uint8_t *text) {
     return text[0] == 0xc2 && text[1] >= 0x80 && text[1] < 0xa0 ? 2 : 0;
 }
 
+const char *hotbed_name(const char *const *names, size_t n, size_t number, const char *other) {
+    return number < n && names[number] != NULL ? names[number] : other;
+}
+
 void hotbed_escape(char *text, size_t capacity) {
     enum { ESCAPE = 4 };
     static const char digits[] = "0123456789abcdef";

@@ -24,6 +24,11 @@ int hotbed_format(char *text, size_t capacity, const char *format, ...);
 int hotbed_vformat(char *text, size_t capacity, const char *format, va_list args);
 double hotbed_parse_number(const char *text, char **end);
 
+/* The name with this number in an array of names; `other`: it has none. */
+const char *hotbed_name(const char *const *names, size_t n, size_t number, const char *other);
+#define HOTBED_NAME(names, number, other)                                                          \
+    hotbed_name((names), sizeof(names) / sizeof *(names), (size_t)(number), (other))
+
 /* Replace each control character, which could move a terminal's cursor or forge a line of a log, by
  * \xNN, in place. The text is cut to fit into `capacity` bytes. UTF-8 stays as it is. */
 void hotbed_escape(char *text, size_t capacity);

@@ -44,25 +44,17 @@ __attribute__((format(printf, 5, 6))) static void put(
     w->length++;
 }
 
-/* The name of an enumerator; names[] ends with NULL. */
-static const char *name_of(const char *const *names, int value) {
-    int i = 0;
-    while (i < value && names[i] != NULL)
-        i++;
-    return i == value && names[i] != NULL ? names[i] : "unknown";
-}
-
-static const char *const poolings[] = {"none", "sum", "mean", NULL};
-static const char *const overflows[] = {"replay", "report", NULL};
-static const char *const key_types[] = {"i64", "i64", "u64", NULL}; /* 0 is I64 */
-static const char *const kinds[] = {"hash", "static", NULL};
-static const char *const evictions[] = {"never", "lowest", NULL};
-static const char *const scores[] = {"step", "timestamp", "lfu", "custom", "timestamp-lfu", NULL};
-static const char *const roundings[] = {"stochastic", "nearest", NULL};
-static const char *const insertions[] = {"auto", "plain", "probation", NULL};
-static const char *const admissions[] = {"all", "frequency", "probabilistic", NULL};
-static const char *const initializers[] = {"constant",         "uniform", "normal",
-                                           "truncated normal", "debug",   NULL};
+static const char *const poolings[] = {"none", "sum", "mean"};
+static const char *const overflows[] = {"replay", "report"};
+static const char *const key_types[] = {"i64", "i64", "u64"}; /* 0 is I64 */
+static const char *const kinds[] = {"hash", "static"};
+static const char *const evictions[] = {"never", "lowest"};
+static const char *const scores[] = {"step", "timestamp", "lfu", "custom", "timestamp-lfu"};
+static const char *const roundings[] = {"stochastic", "nearest"};
+static const char *const insertions[] = {"auto", "plain", "probation"};
+static const char *const admissions[] = {"all", "frequency", "probabilistic"};
+static const char *const initializers[] = {
+    "constant", "uniform", "normal", "truncated normal", "debug"};
 
 /* The digits that tell the value from every other float. */
 static int digits_of(float value) {
@@ -79,7 +71,7 @@ static int digits_of(float value) {
 
 static void put_initializer(
     writer *w, const char *name, const char *table, const hotbed_initializer *i) {
-    const char *kind = name_of(initializers, (int)i->kind);
+    const char *kind = HOTBED_NAME(initializers, i->kind, "unknown");
     switch (i->kind) {
     case HOTBED_INIT_CONSTANT:
         put(w, name, "table", table, "%s %.*g", kind, digits_of(i->value), (double)i->value);
@@ -119,22 +111,22 @@ static void put_own(writer *w, const hotbed_sharded *c, uint32_t t) {
 static void put_table(writer *w, const hotbed_sharded *c, uint32_t t) {
     const hotbed_table_options *o = &c->tables[t];
     const hotbed_sharded_table *info = &c->table_info[t];
-    put(w, "kind", "table", o->name, "%s", name_of(kinds, (int)o->kind));
+    put(w, "kind", "table", o->name, "%s", HOTBED_NAME(kinds, o->kind, "unknown"));
     put(w, "dim", "table", o->name, "%u", o->dim);
     put(w, "dtype", "table", o->name, "%s",
         hotbed_dtype_name(o->dtype == 0 ? HOTBED_F32 : o->dtype));
-    put(w, "rounding", "table", o->name, "%s", name_of(roundings, (int)o->rounding));
+    put(w, "rounding", "table", o->name, "%s", HOTBED_NAME(roundings, o->rounding, "unknown"));
     put(w, "route", "table", o->name, "%s", hotbed_route_name(info->route.kind));
     put(w, "capacity", "table", o->name, "%" PRIu64, o->capacity);
     put(w, "max_capacity", "table", o->name, "%" PRIu64, info->max_capacity);
-    put(w, "evict", "table", o->name, "%s", name_of(evictions, (int)o->evict));
-    put(w, "score", "table", o->name, "%s", name_of(scores, (int)o->score));
-    put(w, "insertion", "table", o->name, "%s", name_of(insertions, (int)o->insertion));
+    put(w, "evict", "table", o->name, "%s", HOTBED_NAME(evictions, o->evict, "unknown"));
+    put(w, "score", "table", o->name, "%s", HOTBED_NAME(scores, o->score, "unknown"));
+    put(w, "insertion", "table", o->name, "%s", HOTBED_NAME(insertions, o->insertion, "unknown"));
     if (o->optimizer != NULL)
         put_own(w, c, t);
     put_initializer(w, "initializer", o->name, &o->initializer);
     put_initializer(w, "eval_initializer", o->name, &o->eval_initializer);
-    put(w, "admission", "table", o->name, "%s", name_of(admissions, (int)o->admission));
+    put(w, "admission", "table", o->name, "%s", HOTBED_NAME(admissions, o->admission, "unknown"));
     if (o->admission == HOTBED_ADMIT_PROBABILISTIC)
         put(w, "admission_probability", "table", o->name, "%.*g",
             digits_of(o->admission_probability), (double)o->admission_probability);
@@ -174,8 +166,8 @@ static void put_collection(writer *w, const hotbed_sharded *c, const hotbed_stor
         put(w, "name", "feature", number, "%s", c->features == NULL ? "not given" : c->features[f]);
         put(w, "table", "feature", number, "%s", c->tables[c->feature_tables[f]].name);
     }
-    put(w, "pooling", NULL, NULL, "%s", name_of(poolings, (int)c->pooling));
-    put(w, "key_type", NULL, NULL, "%s", name_of(key_types, (int)s->key_type));
+    put(w, "pooling", NULL, NULL, "%s", HOTBED_NAME(poolings, c->pooling, "unknown"));
+    put(w, "key_type", NULL, NULL, "%s", HOTBED_NAME(key_types, s->key_type, "unknown"));
     put(w, "output_dtype", NULL, NULL, "%s", hotbed_dtype_name(c->output_dtype));
     put(w, "forward_dtype", NULL, NULL, "%s",
         o->forward_dtype == 0 ? "not given" : hotbed_dtype_name(o->forward_dtype));
@@ -183,7 +175,7 @@ static void put_collection(writer *w, const hotbed_sharded *c, const hotbed_stor
         o->backward_dtype == 0 ? "not given" : hotbed_dtype_name(o->backward_dtype));
     put(w, "seed", NULL, NULL, "%" PRIu64, s->seed);
     put(w, "plan", NULL, NULL, "%s", hotbed_plan_name(o->plan));
-    put(w, "overflow", NULL, NULL, "%s", name_of(overflows, (int)o->overflow));
+    put(w, "overflow", NULL, NULL, "%s", HOTBED_NAME(overflows, o->overflow, "unknown"));
     if (c->pooling == HOTBED_POOL_NONE)
         put(w, "dedup", NULL, NULL, "%s", o->dedup == HOTBED_DEDUP_OFF ? "off" : "on");
     put(w, "gradient_scale", NULL, NULL, "%.*g", digits_of(o->gradient_scale),

@@ -87,17 +87,8 @@ __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *for
 }
 
 const char *hotbed_plan_name(hotbed_plan plan) {
-    switch (plan) {
-    case HOTBED_PLAN_FIXED:
-        return "fixed";
-    case HOTBED_PLAN_TWO_PHASE:
-        return "two-phase";
-    case HOTBED_PLAN_ONE_SIDED:
-        return "one-sided";
-    case HOTBED_PLAN_AUTO:
-        return "auto";
-    }
-    return "unknown";
+    static const char *const names[] = {"fixed", "two-phase", "one-sided", "auto"};
+    return HOTBED_NAME(names, plan, "unknown");
 }
 
 static void put_group(writer *w, const hotbed_sharded *c, uint32_t number) {

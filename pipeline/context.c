@@ -3,24 +3,13 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/port.h"
+#include "base/text.h"
 #include "pipeline/rewrite.h"
 
 const char *hotbed_cell_state_name(hotbed_cell_state state) {
-    switch (state) {
-    case HOTBED_CELL_EMPTY:
-        return "EMPTY";
-    case HOTBED_CELL_STARTED:
-        return "STARTED";
-    case HOTBED_CELL_TENSORS:
-        return "TENSORS";
-    case HOTBED_CELL_PREFETCHED:
-        return "PREFETCHED";
-    case HOTBED_CELL_CONSUMED:
-        return "CONSUMED";
-    case HOTBED_CELL_BACKWARD:
-        return "BACKWARD";
-    }
-    return "UNKNOWN";
+    static const char *const names[] = {"EMPTY",      "STARTED",  "TENSORS",
+                                        "PREFETCHED", "CONSUMED", "BACKWARD"};
+    return HOTBED_NAME(names, state, "UNKNOWN");
 }
 
 static hotbed_status find_context(

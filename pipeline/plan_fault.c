@@ -8,39 +8,11 @@
 #include <stdio.h>
 
 const char *hotbed_pipeline_plan_fault_name(hotbed_pipeline_plan_fault fault) {
-    switch (fault) {
-    case HOTBED_PIPELINE_OK:
-        return "OK";
-    case HOTBED_PIPELINE_SIZE:
-        return "SIZE";
-    case HOTBED_PIPELINE_NAME:
-        return "NAME";
-    case HOTBED_PIPELINE_UNKNOWN:
-        return "UNKNOWN";
-    case HOTBED_PIPELINE_UNSCHEDULED:
-        return "UNSCHEDULED";
-    case HOTBED_PIPELINE_STAGE:
-        return "STAGE";
-    case HOTBED_PIPELINE_CYCLE:
-        return "CYCLE";
-    case HOTBED_PIPELINE_STAGE_CYCLE:
-        return "STAGE_CYCLE";
-    case HOTBED_PIPELINE_LATER_STAGE:
-        return "LATER_STAGE";
-    case HOTBED_PIPELINE_STREAM_GROUPS:
-        return "STREAM_GROUPS";
-    case HOTBED_PIPELINE_WRITERS:
-        return "WRITERS";
-    case HOTBED_PIPELINE_UNWRITTEN:
-        return "UNWRITTEN";
-    case HOTBED_PIPELINE_VALUE_ORDER:
-        return "VALUE_ORDER";
-    case HOTBED_PIPELINE_STATE_ORDER:
-        return "STATE_ORDER";
-    case HOTBED_PIPELINE_BACKWARD:
-        return "BACKWARD";
-    }
-    return "UNKNOWN_FAULT";
+    static const char *const names[] = {"OK",          "SIZE",          "NAME",    "UNKNOWN",
+                                        "UNSCHEDULED", "STAGE",         "CYCLE",   "STAGE_CYCLE",
+                                        "LATER_STAGE", "STREAM_GROUPS", "WRITERS", "UNWRITTEN",
+                                        "VALUE_ORDER", "STATE_ORDER",   "BACKWARD"};
+    return HOTBED_NAME(names, fault, "UNKNOWN_FAULT");
 }
 
 hotbed_status hotbed_pipeline_plan_fail(

@@ -112,17 +112,8 @@ static bool on_device(const hotbed_log_entry *entry) {
 enum { STREAM_THREADS = 1000 }; /* track numbers of streams begin here, of groups at 1 */
 
 static const char *mode_name(hotbed_task_mode mode) {
-    switch (mode) {
-    case HOTBED_TASK_RUN:
-        return "run";
-    case HOTBED_TASK_CAPTURE:
-        return "capture";
-    case HOTBED_TASK_REPLAY:
-        return "replay";
-    case HOTBED_TASK_GRAFT:
-        return "graft";
-    }
-    return "unknown";
+    static const char *const names[] = {"run", "capture", "replay", "graft"};
+    return HOTBED_NAME(names, mode, "unknown");
 }
 
 static void put_name(writer *w, int rank, uint32_t thread, const char *kind, const char *name) {

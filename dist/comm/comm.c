@@ -24,41 +24,15 @@ enum {
 };
 
 const char *hotbed_transport_name(hotbed_transport transport) {
-    switch (transport) {
-    case HOTBED_TRANSPORT_SELF:
-        return "self";
-    case HOTBED_TRANSPORT_THREADS:
-        return "threads";
-    case HOTBED_TRANSPORT_MPI:
-        return "mpi";
-    case HOTBED_TRANSPORT_NCCL:
-        return "nccl";
-    case HOTBED_TRANSPORT_SOCKETS:
-        return "sockets";
-    }
-    return "unknown";
+    static const char *const names[] = {NULL, "self", "threads", "mpi", "nccl", "sockets"};
+    return HOTBED_NAME(names, transport, "unknown");
 }
 
 const char *hotbed_comm_operation_name(hotbed_comm_operation operation) {
-    switch (operation) {
-    case HOTBED_COMM_ALL_GATHER:
-        return "all_gather";
-    case HOTBED_COMM_ALL_TO_ALL:
-        return "all_to_all";
-    case HOTBED_COMM_EXCHANGE:
-        return "exchange";
-    case HOTBED_COMM_BROADCAST:
-        return "broadcast";
-    case HOTBED_COMM_BARRIER:
-        return "barrier";
-    case HOTBED_COMM_ALL_REDUCE:
-        return "all_reduce";
-    case HOTBED_COMM_WINDOW_CREATE:
-        return "window_create";
-    case HOTBED_COMM_WINDOW_BARRIER:
-        return "window_barrier";
-    }
-    return "unknown";
+    static const char *const names[] = {NULL,         "all_gather",    "all_to_all",
+                                        "exchange",   "broadcast",     "barrier",
+                                        "all_reduce", "window_create", "window_barrier"};
+    return HOTBED_NAME(names, operation, "unknown");
 }
 
 /* --- waiting with a deadline ---------------------------------------------------------------- */

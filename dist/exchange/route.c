@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/text.h"
 
 hotbed_status hotbed_route_init(
     hotbed_route *route, hotbed_route_kind kind, uint32_t world, uint64_t rows) {
@@ -58,13 +59,6 @@ uint64_t hotbed_route_rows(const hotbed_route *route, uint32_t rank) {
 }
 
 const char *hotbed_route_name(hotbed_route_kind kind) {
-    switch (kind) {
-    case HOTBED_ROUTE_HASH_ROUND_ROBIN:
-        return "hash_roundrobin";
-    case HOTBED_ROUTE_ROUND_ROBIN:
-        return "roundrobin";
-    case HOTBED_ROUTE_CONTINUOUS:
-        return "continuous";
-    }
-    return NULL;
+    static const char *const names[] = {"hash_roundrobin", "roundrobin", "continuous"};
+    return HOTBED_NAME(names, kind, NULL);
 }

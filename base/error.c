@@ -156,58 +156,6 @@ hotbed_status(hotbed_error_limit)(hotbed_status failed, double limit) {
     return failed;
 }
 
-hotbed_status(hotbed_fail_value)(
-    hotbed_status status, const char *parameter, double value, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    (void)fail(NULL, status, format, args);
-    va_end(args);
-    return hotbed_error_value(status, parameter, value);
-}
-
-hotbed_status(hotbed_fail_limit)(
-    hotbed_status status, const char *parameter, double value, double limit, const char *format,
-    ...) {
-    va_list args;
-    va_start(args, format);
-    (void)fail(NULL, status, format, args);
-    va_end(args);
-    return hotbed_error_limit(hotbed_error_value(status, parameter, value), limit);
-}
-
-hotbed_status(hotbed_fail_table)(hotbed_status status, const char *table, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    (void)fail(NULL, status, format, args);
-    va_end(args);
-    return hotbed_error_table(status, table);
-}
-
-hotbed_status(hotbed_fail_parameter)(
-    hotbed_status status, const char *parameter, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    (void)fail(NULL, status, format, args);
-    va_end(args);
-    return hotbed_error_parameter(status, parameter);
-}
-
-hotbed_status(hotbed_fail_rank)(hotbed_status status, int64_t rank, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    (void)fail(NULL, status, format, args);
-    va_end(args);
-    return hotbed_error_rank(status, rank);
-}
-
-hotbed_status(hotbed_fail_path)(hotbed_status status, const char *path, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    (void)fail(NULL, status, format, args);
-    va_end(args);
-    return hotbed_error_path(status, path);
-}
-
 hotbed_status(hotbed_fail_null_of)(const char *function, const char *parameter) {
     (void)hotbed_fail(
         HOTBED_ERR_ARGUMENT, "%s%s%s is NULL", function == NULL ? "" : function,

@@ -11,55 +11,29 @@
 extern "C" {
 #endif
 
+#if defined(__GNUC__) || defined(__clang__)
+#define HOTBED_PRINTF(text, values) __attribute__((format(printf, text, values)))
+#else
+#define HOTBED_PRINTF(text, values)
+#endif
+
 /* Keep the text for hotbed_last_error(), and return `status`. */
-#if defined(__GNUC__) || defined(__clang__)
-__attribute__((format(printf, 2, 3)))
-#endif
-hotbed_status
-hotbed_fail(hotbed_status status, const char *format, ...);
+HOTBED_PRINTF(2, 3) hotbed_status hotbed_fail(hotbed_status status, const char *format, ...);
 
-/* The same, for a parameter with a wrong value; `limit` is the bound that it does not keep. */
-#if defined(__GNUC__) || defined(__clang__)
-__attribute__((format(printf, 4, 5)))
-#endif
-hotbed_status
-hotbed_fail_value(
-    hotbed_status status, const char *parameter, double value, const char *format, ...);
-#if defined(__GNUC__) || defined(__clang__)
-__attribute__((format(printf, 5, 6)))
-#endif
-hotbed_status
-hotbed_fail_limit(
-    hotbed_status status, const char *parameter, double value, double limit, const char *format,
-    ...);
-
-/* The same, for an error of a table. */
-#if defined(__GNUC__) || defined(__clang__)
-__attribute__((format(printf, 3, 4)))
-#endif
-hotbed_status
-hotbed_fail_table(hotbed_status status, const char *table, const char *format, ...);
-
-/* The same, for a parameter whose value is no number. */
-#if defined(__GNUC__) || defined(__clang__)
-__attribute__((format(printf, 3, 4)))
-#endif
-hotbed_status
-hotbed_fail_parameter(hotbed_status status, const char *parameter, const char *format, ...);
-
-/* The same, for an error that rank `rank` causes; below 0: unknown. */
-#if defined(__GNUC__) || defined(__clang__)
-__attribute__((format(printf, 3, 4)))
-#endif
-hotbed_status
-hotbed_fail_rank(hotbed_status status, int64_t rank, const char *format, ...);
-
-/* The same, for an error of a file or directory. */
-#if defined(__GNUC__) || defined(__clang__)
-__attribute__((format(printf, 3, 4)))
-#endif
-hotbed_status
-hotbed_fail_path(hotbed_status status, const char *path, const char *format, ...);
+/* The same, for a parameter with a wrong value; for one with the bound that the value does not keep; for a parameter
+ * whose value is no number; for an error of a table, of a rank (below 0: unknown), of a file or directory. */
+#define hotbed_fail_value(status, parameter, value, ...)                                           \
+    hotbed_error_value(hotbed_fail((status), __VA_ARGS__), (parameter), (value))
+#define hotbed_fail_limit(status, parameter, value, limit, ...)                                    \
+    hotbed_error_limit(hotbed_fail_value((status), (parameter), (value), __VA_ARGS__), (limit))
+#define hotbed_fail_parameter(status, parameter, ...)                                              \
+    hotbed_error_parameter(hotbed_fail((status), __VA_ARGS__), (parameter))
+#define hotbed_fail_table(status, table, ...)                                                      \
+    hotbed_error_table(hotbed_fail((status), __VA_ARGS__), (table))
+#define hotbed_fail_rank(status, rank, ...)                                                        \
+    hotbed_error_rank(hotbed_fail((status), __VA_ARGS__), (rank))
+#define hotbed_fail_path(status, path, ...)                                                        \
+    hotbed_error_path(hotbed_fail((status), __VA_ARGS__), (path))
 
 /* Return ARGUMENT: the parameter is NULL. The text begins with `function` if it is not NULL. */
 hotbed_status hotbed_fail_null_of(const char *function, const char *parameter);
@@ -67,24 +41,19 @@ hotbed_status hotbed_fail_null(const char *parameter);
 
 /* As hotbed_fail(), for a failed call of the system: the text ends in ": " and the system's text for the errno
  * value `error`. */
-#if defined(__GNUC__) || defined(__clang__)
-__attribute__((format(printf, 3, 4)))
-#endif
-hotbed_status
-hotbed_fail_os(hotbed_status status, int error, const char *format, ...);
+HOTBED_PRINTF(3, 4)
+hotbed_status hotbed_fail_os(hotbed_status status, int error, const char *format, ...);
+
+/* The same, with the fields of an earlier error, for a text that contains the earlier error's;
+ * HOTBED_FAIL_AFTER() for the thread's last error. */
+HOTBED_PRINTF(3, 4)
+hotbed_status hotbed_fail_again(
+    const hotbed_error_detail *fields, hotbed_status status, const char *format, ...);
 
 /* The bound that a value outside of [least, most] does not keep. */
 static inline double hotbed_bound(double value, double least, double most) {
     return value < least ? least : most;
 }
-
-/* The same, with the fields of an earlier error, for a text that contains the earlier error's;
- * HOTBED_FAIL_AFTER() for the thread's last error. */
-#if defined(__GNUC__) || defined(__clang__)
-__attribute__((format(printf, 3, 4)))
-#endif
-hotbed_status
-hotbed_fail_again(const hotbed_error_detail *fields, hotbed_status status, const char *format, ...);
 
 /* Set fields of the error that has just been kept, and return its status, so that a call follows
  * hotbed_fail() or a check: return hotbed_error_table(check(o), o->name). They do nothing if `failed`
@@ -135,18 +104,6 @@ const char *hotbed_reason(int error, char text[HOTBED_REASON_BYTES]);
  * it receives, and so do the others. */
 #if defined(__clang_analyzer__)
 #define hotbed_fail(status, ...) ((void)hotbed_fail((status), __VA_ARGS__), (status))
-#define hotbed_fail_value(status, parameter, value, ...)                                           \
-    ((void)hotbed_fail_value((status), (parameter), (value), __VA_ARGS__), (status))
-#define hotbed_fail_limit(status, parameter, value, limit, ...)                                    \
-    ((void)hotbed_fail_limit((status), (parameter), (value), (limit), __VA_ARGS__), (status))
-#define hotbed_fail_table(status, table, ...)                                                      \
-    ((void)hotbed_fail_table((status), (table), __VA_ARGS__), (status))
-#define hotbed_fail_parameter(status, parameter, ...)                                              \
-    ((void)hotbed_fail_parameter((status), (parameter), __VA_ARGS__), (status))
-#define hotbed_fail_rank(status, rank, ...)                                                        \
-    ((void)hotbed_fail_rank((status), (rank), __VA_ARGS__), (status))
-#define hotbed_fail_path(status, path, ...)                                                        \
-    ((void)hotbed_fail_path((status), (path), __VA_ARGS__), (status))
 #define hotbed_fail_os(status, error, ...)                                                         \
     ((void)hotbed_fail_os((status), (error), __VA_ARGS__), (status))
 #define hotbed_fail_again(fields, status, ...)                                                     \

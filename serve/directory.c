@@ -199,61 +199,61 @@ hotbed_status hotbed_directory_trim(hotbed_directory *d, uint64_t first, uint64_
 
 /* --- a new file ------------------------------------------------------------------------------- */
 
-/* A file that is written from front to back, except for its front. */
+/* Bytes that follow each other in a file, behind a buffer. */
+typedef struct column {
+    uint64_t at; /* where the buffer begins in the file */
+    size_t held;
+    unsigned char *buffer;
+    hotbed_digest_pieces *digest; /* of what is in the file */
+} column;
+
 typedef struct draft {
     hotbed_directory *directory;
     hotbed_io_file file;
     char name[HOTBED_CUT_NAME_BYTES + sizeof unfinished];
-    uint64_t written, held; /* bytes of the file on disk, and after them in the buffer */
-    unsigned char *buffer;
-    hotbed_digest_pieces *digest; /* of the column that is being written */
 } draft;
 
 static hotbed_status draft_open(draft *f, hotbed_directory *d, const char *name) {
     *f = (draft){.directory = d, .file = HOTBED_IO_CLOSED};
     snprintf(f->name, sizeof f->name, "%s%s", unfinished, name);
-    f->buffer = hotbed_new(BUFFER_BYTES);
-    f->digest = hotbed_digest_pieces_create();
-    if (f->buffer == NULL || f->digest == NULL)
-        return hotbed_fail_path(
-            HOTBED_ERR_MEMORY, d->file.name, "no memory for %s/%s", d->file.name, name);
     return hotbed_io_open(d->file.calls, &d->file, f->name, HOTBED_IO_CREATE, &f->file);
 }
 
-static hotbed_status draft_flush(draft *f) {
-    HOTBED_TRY(hotbed_io_write(&f->file, f->buffer, f->held, f->written));
-    f->written += f->held;
-    f->held = 0;
+static hotbed_status column_open(column *c, const draft *f) {
+    *c = (column){.buffer = hotbed_new(BUFFER_BYTES), .digest = hotbed_digest_pieces_create()};
+    return c->buffer != NULL && c->digest != NULL
+               ? HOTBED_OK
+               : hotbed_fail_path(
+                     HOTBED_ERR_MEMORY, f->directory->file.name, "no memory for %s/%s",
+                     f->directory->file.name, f->name);
+}
+
+static void column_close(column *c) {
+    hotbed_delete(c->buffer);
+    hotbed_digest_pieces_destroy(c->digest);
+}
+
+static hotbed_status column_flush(column *c, draft *f) {
+    if (c->held == 0)
+        return HOTBED_OK;
+    hotbed_digest_pieces_add(c->digest, c->buffer, c->held);
+    HOTBED_TRY(hotbed_io_write(&f->file, c->buffer, c->held, c->at));
+    c->at += c->held;
+    c->held = 0;
     return HOTBED_OK;
 }
 
-/* Append bytes; `data` NULL appends zeros, which are in no digest. */
-static hotbed_status draft_add(draft *f, const void *data, size_t bytes) {
-    if (data != NULL)
-        hotbed_digest_pieces_add(f->digest, data, bytes);
+static hotbed_status column_add(column *c, draft *f, const void *data, size_t bytes) {
     for (const char *from = data; bytes > 0;) {
-        size_t n = BUFFER_BYTES - f->held < bytes ? BUFFER_BYTES - f->held : bytes;
-        if (data == NULL)
-            memset(f->buffer + f->held, 0, n);
-        else
-            memcpy(f->buffer + f->held, from, n);
-        from = data == NULL ? NULL : from + n;
-        f->held += n;
+        const size_t n = BUFFER_BYTES - c->held < bytes ? BUFFER_BYTES - c->held : bytes;
+        memcpy(c->buffer + c->held, from, n);
+        from += n;
+        c->held += n;
         bytes -= n;
-        if (f->held == BUFFER_BYTES)
-            HOTBED_TRY(draft_flush(f));
+        if (c->held == BUFFER_BYTES)
+            HOTBED_TRY(column_flush(c, f));
     }
     return HOTBED_OK;
-}
-
-static uint64_t draft_end(const draft *f) {
-    return f->written + f->held;
-}
-
-/* Append zeros up to a multiple of the alignment. */
-static hotbed_status draft_align(draft *f) {
-    uint64_t over = draft_end(f) % HOTBED_CUT_ALIGN;
-    return over == 0 ? HOTBED_OK : draft_add(f, NULL, HOTBED_CUT_ALIGN - over);
 }
 
 /* Put what is in the file on disk, and give it its name, which is not on disk yet. */
@@ -265,101 +265,187 @@ static hotbed_status draft_name(draft *f, const char *name) {
     return error == 0 ? HOTBED_OK : hotbed_io_fail("cannot rename", f->name, error);
 }
 
-/* Free what the draft has, and remove its file if it was not renamed. Keeps the error text. */
+/* Close the draft, and remove its file if it was not renamed. Keeps the error text. */
 static void draft_close(draft *f, hotbed_status status) {
     hotbed_io_drop(&f->file);
     if (status != HOTBED_OK)
         (void)remove_file(f->directory, f->name);
-    hotbed_delete(f->buffer);
-    hotbed_digest_pieces_destroy(f->digest);
 }
 
 /* --- rows ------------------------------------------------------------------------------------- */
 
-/* Begin a column, and end it. */
-static hotbed_status begin(draft *f, hotbed_rows_table *table, hotbed_rows_column column) {
-    if (hotbed_rows_column_bytes(table, column) == 0)
-        return HOTBED_OK;
-    HOTBED_TRY(draft_align(f));
-    table->offsets[column] = draft_end(f);
+struct hotbed_rows_draft {
+    draft file;
+    char name[HOTBED_CUT_NAME_BYTES];
+    uint32_t rank, tables;
+    hotbed_rows_head *front; /* and the tables */
+    const char *table;       /* name of the present table, */
+    hotbed_rows_table *to;   /* the table */
+    uint64_t added, bucket;  /* its rows, and the first bucket without a start, so far */
+    uint64_t end;            /* of the columns that have a place */
+    column columns[HOTBED_ROWS_COLUMNS]; /* of the present table */
+};
+
+static hotbed_status put(
+    hotbed_rows_draft *f, hotbed_rows_column c, const void *data, size_t bytes) {
+    return column_add(&f->columns[c], &f->file, data, bytes);
+}
+
+hotbed_status hotbed_rows_begin(
+    hotbed_directory *d, const hotbed_cut_head *head, uint32_t rank, hotbed_rows_draft **out) {
+    hotbed_rows_draft *f = hotbed_new(sizeof *f);
+    *out = NULL;
+    if (f == NULL)
+        return hotbed_fail_path(
+            HOTBED_ERR_MEMORY, d->file.name, "no memory for the rows of a cut in %s", d->file.name);
+    hotbed_rows_name(f->name, head->number, rank);
+    f->rank = rank;
+    f->tables = head->tables;
+    f->end = hotbed_rows_front_bytes(head->tables);
+    f->front = hotbed_new(f->end);
+    hotbed_status status = draft_open(&f->file, d, f->name);
+    if (status == HOTBED_OK && f->front == NULL)
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %s", f->name);
+    for (uint32_t c = 0; c < HOTBED_ROWS_COLUMNS && status == HOTBED_OK; c++)
+        status = column_open(&f->columns[c], &f->file);
+    if (status != HOTBED_OK) {
+        hotbed_rows_drop(f, status);
+        return status;
+    }
+    memcpy(f->front->magic, HOTBED_ROWS_MAGIC, sizeof f->front->magic);
+    f->front->version = HOTBED_CUT_VERSION;
+    f->front->tables = head->tables;
+    f->front->rank = rank;
+    f->front->run = head->run;
+    f->front->number = head->number;
+    f->front->parent = head->parent;
+    *out = f;
     return HOTBED_OK;
 }
 
-static void end(draft *f, hotbed_rows_table *table, hotbed_rows_column column) {
-    table->digests[column] = hotbed_digest_pieces_end(f->digest);
+void hotbed_rows_drop(hotbed_rows_draft *f, hotbed_status status) {
+    draft_close(&f->file, status);
+    for (uint32_t c = 0; c < HOTBED_ROWS_COLUMNS; c++)
+        column_close(&f->columns[c]);
+    hotbed_delete(f->front);
+    hotbed_delete(f);
 }
 
-static hotbed_status write_starts(
-    draft *f, const hotbed_rows_table *table, const hotbed_changes *changes) {
-    uint32_t at = 0;
-    for (uint64_t b = 0; table->rows > 0 && b <= (uint64_t)1 << table->bits; b++) {
-        while (at < table->rows && hotbed_rows_bucket(changes->keys[at], table->bits) < b)
-            at++;
-        HOTBED_TRY(draft_add(f, &at, sizeof at));
+void hotbed_rows_table_begin(
+    hotbed_rows_draft *f, uint32_t table, const hotbed_cut_table *cut, uint64_t rows,
+    uint64_t erased) {
+    f->table = cut->name;
+    f->to = (hotbed_rows_table *)(void *)(f->front + 1) + table;
+    f->to->rows = rows;
+    f->to->erased = erased;
+    f->to->bits = hotbed_rows_bits(rows);
+    f->to->row_bytes = hotbed_cut_row_bytes(cut);
+    f->added = f->bucket = 0;
+    for (uint32_t c = 0; c < HOTBED_ROWS_COLUMNS; c++) {
+        const uint64_t bytes = hotbed_rows_column_bytes(f->to, c);
+        if (bytes == 0)
+            continue;
+        f->end = (f->end + HOTBED_CUT_ALIGN - 1) / HOTBED_CUT_ALIGN * HOTBED_CUT_ALIGN;
+        f->to->offsets[c] = f->columns[c].at = f->end;
+        f->end += bytes;
+    }
+}
+
+/* Write the starts of buckets up to `bucket`: the number of the next row. */
+static hotbed_status add_starts(hotbed_rows_draft *f, uint64_t bucket) {
+    const uint32_t at = (uint32_t)f->added;
+    for (; f->bucket <= bucket; f->bucket++)
+        HOTBED_TRY(put(f, HOTBED_ROWS_STARTS, &at, sizeof at));
+    return HOTBED_OK;
+}
+
+static hotbed_status fail_count(const hotbed_rows_draft *f, const char *more) {
+    return hotbed_error_table(
+        hotbed_fail_limit(
+            HOTBED_ERR_CORRUPT, "rows", (double)f->added, (double)f->to->rows,
+            "table '%s' has %" PRIu64 "%s rows; the cut was to have %" PRIu64, f->table, f->added,
+            more, f->to->rows),
+        f->table);
+}
+
+hotbed_status hotbed_rows_add(hotbed_rows_draft *f, uint64_t key, const unsigned char *row) {
+    if (f->added == f->to->rows)
+        return fail_count(f, " or more");
+    HOTBED_TRY(add_starts(f, hotbed_rows_bucket(key, f->to->bits)));
+    HOTBED_TRY(put(f, HOTBED_ROWS_KEYS, &key, sizeof key));
+    f->added++;
+    return put(f, HOTBED_ROWS_VALUES, row, f->to->row_bytes);
+}
+
+hotbed_status hotbed_rows_table_end(hotbed_rows_draft *f, const uint64_t *erased) {
+    if (f->added != f->to->rows)
+        return fail_count(f, "");
+    if (f->to->rows > 0)
+        HOTBED_TRY(add_starts(f, (uint64_t)1 << f->to->bits));
+    HOTBED_TRY(put(f, HOTBED_ROWS_ERASED, erased, 8 * f->to->erased));
+    for (uint32_t c = 0; c < HOTBED_ROWS_COLUMNS; c++) {
+        HOTBED_TRY(column_flush(&f->columns[c], &f->file));
+        f->to->digests[c] = hotbed_digest_pieces_end(f->columns[c].digest);
     }
     return HOTBED_OK;
 }
 
-static hotbed_status write_values(
-    draft *f, const hotbed_cut_table *cut, hotbed_dtype dtype, const hotbed_rows_table *table,
-    const hotbed_changes *changes) {
-    const size_t from = hotbed_dtype_row_bytes(dtype, cut->dim);
-    unsigned char *row = hotbed_new(table->row_bytes);
-    hotbed_status status =
-        row != NULL
-            ? HOTBED_OK
-            : hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu32 " bytes for a row", table->row_bytes);
-    for (uint64_t i = 0; i < table->rows && status == HOTBED_OK; i++) {
-        const uint32_t place = changes->places[i];
-        const hotbed_row_states states = hotbed_changes_states(cut, changes->states, place);
-        status = hotbed_cut_row_encode(
-            cut, changes->keys[i], dtype, (const char *)changes->rows + place * from, states.of,
-            row);
-        if (status == HOTBED_OK)
-            status = draft_add(f, row, table->row_bytes);
+hotbed_status hotbed_rows_end(hotbed_rows_draft *f, hotbed_cut_part *part) {
+    hotbed_directory *d = f->file.directory;
+    const uint64_t front = hotbed_rows_front_bytes(f->tables), number = f->front->number;
+    const uint32_t rank = f->rank;
+    *part = (hotbed_cut_part){.bytes = f->end};
+    part->digest = hotbed_digest_of(f->front, front - sizeof part->digest);
+    memcpy((char *)f->front + front - sizeof part->digest, &part->digest, sizeof part->digest);
+    hotbed_status status = hotbed_io_write(&f->file.file, f->front, front, 0);
+    if (status == HOTBED_OK)
+        status = draft_name(&f->file, f->name);
+    hotbed_rows_drop(f, status);
+    if (status == HOTBED_OK) {
+        status = hotbed_io_sync(&d->file);
+        if (status != HOTBED_OK)
+            hotbed_rows_remove(d, number, rank);
     }
-    hotbed_delete(row);
     return status;
 }
 
+/* Write the changes of a table; `row` has space for an encoded row. */
+static hotbed_status write_changes(
+    hotbed_rows_draft *f, const hotbed_cut_table *cut, hotbed_dtype dtype,
+    const hotbed_changes *changes, unsigned char *row) {
+    const size_t from = hotbed_dtype_row_bytes(dtype, cut->dim);
+    for (uint64_t i = 0; i < changes->num_rows; i++) {
+        const uint32_t place = changes->places[i];
+        const hotbed_row_states states = hotbed_changes_states(cut, changes->states, place);
+        HOTBED_TRY(hotbed_cut_row_encode(
+            cut, changes->keys[i], dtype, (const char *)changes->rows + place * from, states.of,
+            row));
+        HOTBED_TRY(hotbed_rows_add(f, changes->keys[i], row));
+    }
+    return hotbed_rows_table_end(f, changes->erased);
+}
+
 static hotbed_status write_table(
-    draft *f, const hotbed_cut_table *cut, hotbed_dtype dtype, const hotbed_changes *changes,
-    hotbed_rows_table *table) {
-    table->rows = changes->num_rows;
-    table->erased = changes->num_erased;
-    table->bits = hotbed_rows_bits(table->rows);
-    table->row_bytes = hotbed_cut_row_bytes(cut);
-    HOTBED_TRY(begin(f, table, HOTBED_ROWS_KEYS));
-    HOTBED_TRY(draft_add(f, changes->keys, 8 * table->rows));
-    end(f, table, HOTBED_ROWS_KEYS);
-    HOTBED_TRY(begin(f, table, HOTBED_ROWS_STARTS));
-    HOTBED_TRY(write_starts(f, table, changes));
-    end(f, table, HOTBED_ROWS_STARTS);
-    HOTBED_TRY(begin(f, table, HOTBED_ROWS_VALUES));
-    HOTBED_TRY(write_values(f, cut, dtype, table, changes));
-    end(f, table, HOTBED_ROWS_VALUES);
-    HOTBED_TRY(begin(f, table, HOTBED_ROWS_ERASED));
-    HOTBED_TRY(draft_add(f, changes->erased, 8 * table->erased));
-    end(f, table, HOTBED_ROWS_ERASED);
-    return HOTBED_OK;
+    hotbed_rows_draft *f, uint32_t table, const hotbed_cut_table *cut, hotbed_dtype dtype,
+    const hotbed_changes *changes) {
+    hotbed_rows_table_begin(f, table, cut, changes->num_rows, changes->num_erased);
+    unsigned char *row = hotbed_new(f->to->row_bytes);
+    const hotbed_status status =
+        row != NULL
+            ? write_changes(f, cut, dtype, changes, row)
+            : hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu32 " bytes for a row", f->to->row_bytes);
+    hotbed_delete(row);
+    return status;
 }
 
 hotbed_status hotbed_rows_write(
     hotbed_directory *d, const hotbed_cut_head *head, const hotbed_cut_table *tables, uint32_t rank,
     hotbed_source *source, const hotbed_dtype *dtypes, hotbed_cut_part *part, uint64_t *keys,
     uint64_t *num_rows, uint64_t *num_erased) {
-    draft f;
-    char name[HOTBED_CUT_NAME_BYTES];
-    uint64_t front_bytes = hotbed_rows_front_bytes(head->tables);
-    hotbed_rows_name(name, head->number, rank);
+    hotbed_rows_draft *f = NULL;
+    hotbed_status status = HOTBED_OK;
     *num_rows = *num_erased = 0;
-    hotbed_rows_head *front = hotbed_new(front_bytes);
-    hotbed_status status = draft_open(&f, d, name);
-    if (status == HOTBED_OK && front == NULL)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %s", name);
-    if (status == HOTBED_OK)
-        status = draft_add(&f, NULL, front_bytes);
-    hotbed_rows_table *out = front == NULL ? NULL : (void *)(front + 1);
+    HOTBED_TRY(hotbed_rows_begin(d, head, rank, &f));
     for (uint32_t t = 0; t < head->tables && status == HOTBED_OK; t++) {
         hotbed_changes changes;
         status = hotbed_source_changes(source, t, head->parent == 0, &changes);
@@ -368,33 +454,11 @@ hotbed_status hotbed_rows_write(
         keys[t] = changes.keys_after;
         *num_rows += changes.num_rows;
         *num_erased += changes.num_erased;
-        status = write_table(&f, &tables[t], dtypes[t], &changes, &out[t]);
+        status = write_table(f, t, &tables[t], dtypes[t], &changes);
     }
     if (status == HOTBED_OK)
-        status = draft_flush(&f);
-    if (status == HOTBED_OK) {
-        memcpy(front->magic, HOTBED_ROWS_MAGIC, sizeof front->magic);
-        front->version = HOTBED_CUT_VERSION;
-        front->tables = head->tables;
-        front->rank = rank;
-        front->run = head->run;
-        front->number = head->number;
-        front->parent = head->parent;
-        *part = (hotbed_cut_part){.bytes = f.written};
-        part->digest = hotbed_digest_of(front, front_bytes - sizeof part->digest);
-        memcpy(
-            (char *)front + front_bytes - sizeof part->digest, &part->digest, sizeof part->digest);
-        status = hotbed_io_write(&f.file, front, front_bytes, 0);
-    }
-    if (status == HOTBED_OK)
-        status = draft_name(&f, name);
-    draft_close(&f, status);
-    hotbed_delete(front);
-    if (status == HOTBED_OK) {
-        status = hotbed_io_sync(&d->file);
-        if (status != HOTBED_OK)
-            hotbed_rows_remove(d, head->number, rank);
-    }
+        return hotbed_rows_end(f, part);
+    hotbed_rows_drop(f, status);
     return status;
 }
 
@@ -410,29 +474,46 @@ hotbed_status hotbed_cut_write(
     hotbed_directory *d, const hotbed_cut_head *head, const hotbed_cut_table *tables,
     const hotbed_cut_part *parts, hotbed_digest *digest, bool *named) {
     draft f;
+    column c = {.at = 0};
     char name[HOTBED_CUT_NAME_BYTES];
     hotbed_cut_name(name, head->number);
     *named = false;
     hotbed_status status = draft_open(&f, d, name);
     if (status == HOTBED_OK)
-        status = draft_add(&f, head, sizeof *head);
+        status = column_open(&c, &f);
     if (status == HOTBED_OK)
-        status = draft_add(&f, tables, head->tables * sizeof *tables);
+        status = column_add(&c, &f, head, sizeof *head);
     if (status == HOTBED_OK)
-        status = draft_add(&f, parts, head->world * sizeof *parts);
+        status = column_add(&c, &f, tables, head->tables * sizeof *tables);
+    if (status == HOTBED_OK)
+        status = column_add(&c, &f, parts, head->world * sizeof *parts);
+    if (status == HOTBED_OK)
+        status = column_flush(&c, &f);
     if (status == HOTBED_OK) {
-        *digest = hotbed_digest_pieces_end(f.digest);
-        status = draft_add(&f, digest, sizeof *digest);
+        *digest = hotbed_digest_pieces_end(c.digest);
+        status = column_add(&c, &f, digest, sizeof *digest);
     }
     if (status == HOTBED_OK)
-        status = draft_flush(&f);
+        status = column_flush(&c, &f);
     if (status == HOTBED_OK) {
         *named = true;
         status = draft_name(&f, name);
     }
+    column_close(&c);
     draft_close(&f, status);
     HOTBED_TRY(status);
     return hotbed_io_sync(&d->file);
+}
+
+hotbed_status hotbed_directory_scratch(
+    hotbed_directory *d, const hotbed_cut_head *head, hotbed_io_file *out) {
+    draft f;
+    char name[HOTBED_CUT_NAME_BYTES];
+    hotbed_rows_name(name, head->number, head->world); /* no rank's */
+    HOTBED_TRY(draft_open(&f, d, name));
+    (void)remove_file(d, f.name); /* if that fails, the next publisher removes it */
+    *out = f.file;
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_directory_show(

@@ -6,6 +6,10 @@
 #include "serve/format.h"
 #include "serve/source.h"
 
+enum {
+    HOTBED_KEEP_BASES = 2
+}; /* that stay in a directory, unless the caller says another number */
+
 /* A directory that this process publishes to. */
 typedef struct hotbed_directory {
     hotbed_io_file file;
@@ -28,6 +32,23 @@ typedef struct hotbed_directory_list {
 /* Read the names, and the heads of the cuts. Errors: IO, MEMORY. */
 hotbed_status hotbed_directory_read(hotbed_directory *directory, hotbed_directory_list *out);
 
+/* A rows file that is written. hotbed_rows_begin() is followed by hotbed_rows_drop(), or, if nothing fails:
+ * for each table hotbed_rows_table_begin(), the rows in the order of their keys' hashes, and
+ * hotbed_rows_table_end() with the keys to remove, in the same order; then hotbed_rows_end(), which gives the
+ * file its name and frees the draft also after an error. Tables come in order. Host memory: 4 MiB. Errors:
+ * IO, MEMORY, CORRUPT (another number of rows than was said). */
+typedef struct hotbed_rows_draft hotbed_rows_draft;
+hotbed_status hotbed_rows_begin(
+    hotbed_directory *directory, const hotbed_cut_head *head, uint32_t rank,
+    hotbed_rows_draft **out);
+void hotbed_rows_table_begin(
+    hotbed_rows_draft *f, uint32_t table, const hotbed_cut_table *cut, uint64_t rows,
+    uint64_t erased);
+hotbed_status hotbed_rows_add(hotbed_rows_draft *f, uint64_t key, const unsigned char *row);
+hotbed_status hotbed_rows_table_end(hotbed_rows_draft *f, const uint64_t *erased);
+hotbed_status hotbed_rows_end(hotbed_rows_draft *f, hotbed_cut_part *part);
+void hotbed_rows_drop(hotbed_rows_draft *f, hotbed_status status);
+
 /* Write the rows file of this rank, from the source's changes, under its name. Sets part and keys, which
  * has [head->tables] elements. After an error there is no file. Errors: IO, and the source's. */
 hotbed_status hotbed_rows_write(
@@ -47,6 +68,10 @@ void hotbed_rows_remove(hotbed_directory *directory, uint64_t number, uint32_t r
 /* Remove all cuts before number `first`, and their rows files, oldest first. *failed is increased for
  * each file that stays. Errors: IO (the directory cannot be read), MEMORY. */
 hotbed_status hotbed_directory_trim(hotbed_directory *directory, uint64_t first, uint64_t *failed);
+
+/* Open a new file without a name, which ends when it is closed. Errors: IO. */
+hotbed_status hotbed_directory_scratch(
+    hotbed_directory *directory, const hotbed_cut_head *head, hotbed_io_file *out);
 
 /* Call a caller's function with a file. Errors: IO, and the function's. */
 hotbed_status hotbed_directory_show(

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BASE_EVERY = 16, KEEP_BASES = 2 };
+enum { BASE_EVERY = 16 };
 
 /* What a rank tells the others about its part of a cut, or of a create. The keys of its tables follow. */
 typedef struct report {
@@ -405,7 +405,7 @@ static hotbed_status copy_options(
     HOTBED_TRY(
         hotbed_options_read(&p->options, sizeof p->options, 8, options, "hotbed_publish_options"));
     p->options.base_every = p->options.base_every == 0 ? BASE_EVERY : p->options.base_every;
-    p->options.keep_bases = p->options.keep_bases == 0 ? KEEP_BASES : p->options.keep_bases;
+    p->options.keep_bases = p->options.keep_bases == 0 ? HOTBED_KEEP_BASES : p->options.keep_bases;
     p->world = p->options.comm == NULL ? 1 : hotbed_comm_size(p->options.comm);
     p->rank = p->options.comm == NULL ? 0 : hotbed_comm_rank(p->options.comm);
     if (p->options.comm != NULL && hotbed_comm_transport(p->options.comm) == HOTBED_TRANSPORT_NCCL)

@@ -1,6 +1,7 @@
 /* serve/unsupported.c - the public calls in a build without HOTBED_SERVE. */
 #include "base/error.h"
 #include "hotbed/read.h"
+#include "serve/base.h"
 
 static hotbed_status unsupported(void) {
     return hotbed_fail(
@@ -9,6 +10,12 @@ static hotbed_status unsupported(void) {
 
 const char *hotbed_encoding_name(hotbed_encoding encoding) {
     return NULL;
+}
+
+hotbed_status hotbed_base_write(
+    const char *directory, const hotbed_base_table *tables, uint32_t n, hotbed_encoding encoding,
+    uint64_t step, hotbed_base_next next, void *context, uint64_t *number) {
+    return unsupported();
 }
 
 hotbed_status hotbed_publisher_create(

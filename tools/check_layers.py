@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """tools/check_layers.py - which files may include which, and which calls belong to which file.
 
-include/hotbed <- base <- storage <- dist <- pipeline; checkpoint uses base, storage and dist; serve uses base, of
-checkpoint files, digests and lists of storages, and of storage the types of elements; abi describes include.
+include/hotbed <- base <- storage <- dist <- pipeline; checkpoint uses base, storage and dist, and its tool
+serve/base.h; serve uses base, of checkpoint files, digests and lists of storages, and of storage the types of elements;
+abi describes include.
 In storage: index <- step <- rows <- tiers, external <- tiers.  In dist, comm and exchange do not know each other or the
 sharded collections above them.  In checkpoint, format does not know tables, and nobody knows the tool.
 A third-party header is included only by the file named below.  A core (x_core.h) includes only what both compilers
@@ -35,7 +36,7 @@ MAY_INCLUDE = {
     "dist/exchange": r"base/|storage/|dist/exchange/|hotbed/",
     "abi": r"base/options\.h$|hotbed/",
     "pipeline": r"base/|storage/|dist/|pipeline/|hotbed/",
-    "checkpoint": r"base/|storage/|dist/(comm/comm|exchange/route_core)\.h$|checkpoint/|hotbed/",
+    "checkpoint": r"base/|storage/|dist/(comm/comm|exchange/route_core)\.h$|checkpoint/|serve/base\.h$|hotbed/",
     "checkpoint/format": r"base/|storage/types\.h$|checkpoint/format/|hotbed/",
     "serve": r"base/|storage/types\.h$|checkpoint/(storages|positions|format/(digest|io))\.h$|serve/|hotbed/",
     "examples/consumer": r"$^",

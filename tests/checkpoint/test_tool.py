@@ -764,6 +764,38 @@ def check_publish(root):
     shutil.rmtree(out)
 
 
+def check_publish_memory(root):
+    """Rows pass through memory in pieces, of hash tables and of static ones, whose order changes."""
+    if tool_run("--version", **limited(resource.RLIMIT_AS, 1 << 33)).returncode != 0:
+        return  # a sanitizer's memory is its own
+    npy, path, out = (os.path.join(root, name) for name in ("npy", "path", "published"))
+    peaks = []
+    for rows in (2000, 200_000):  # of 256 bytes: 100 MB in both tables
+        os.mkdir(npy)
+        values = np.arange(rows * 64, dtype=np.float32).reshape(rows, 64)
+        keys = np.arange(rows, dtype=np.int64) * 2654435761 - 7
+        np.save(os.path.join(npy, "hash.weight.npy"), values)
+        np.save(os.path.join(npy, "hash.weight_id.npy"), keys)
+        np.save(os.path.join(npy, "static.weight.npy"), values)
+        tool("convert", npy, path, "--from", "npy")
+        running = subprocess.Popen([TOOL, "publish", path, out])
+        _, status, usage = os.wait4(running.pid, 0)
+        running.returncode = os.waitstatus_to_exitcode(status)
+        check(running.returncode == 0, f"publish returned {running.returncode}")
+        peaks.append(usage.ru_maxrss << 10)
+        found = published(out, len(peaks))
+        for name, wanted in (("hash", keys.view(np.uint64)), ("static", np.arange(rows, dtype=np.uint64))):
+            order, wanted_order = np.argsort(found[name][1]), np.argsort(wanted)
+            check(np.array_equal(found[name][1][order], wanted[wanted_order]), f"keys of {name}")
+            got = np.ascontiguousarray(found[name][2][order]).view(np.float32)
+            check(np.array_equal(got, values[wanted_order]), f"rows of {name}")
+        shutil.rmtree(npy)
+        shutil.rmtree(path)
+    check(peaks[1] - peaks[0] < 64 << 20, f"publish took {peaks} bytes")
+    check(sorted(os.listdir(out))[-1] == "rows-000000000002-00000", "files beside the cuts")
+    shutil.rmtree(out)
+
+
 def check_row_types(root):
     """Rows of each type are written as each other type, the nearest values of it; the source is an import and ranks."""
     directory, path = os.path.join(root, "npy"), os.path.join(root, "wide")
@@ -1410,6 +1442,7 @@ def main():
         check_dealt(root)
         check_npy(root)
         check_publish(root)
+        check_publish_memory(root)
         check_row_types(root)
         check_times(root)
         check_h5(root)

@@ -708,6 +708,15 @@ def check_npy(root):
     shutil.rmtree(out)
 
 
+def hashes(keys):
+    """The hashes of keys that docs/formats.md has under "Order of rows"."""
+    k = keys.copy()
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        k ^= k >> np.uint64(33)
+        k *= np.uint64(factor)
+    return k ^ k >> np.uint64(33)
+
+
 def published(directory, number):
     """The tables of a cut of one rank, as docs/formats.md describes them: (encoding, keys, rows as bytes) by name."""
     with open(os.path.join(directory, f"cut-{number:012}"), "rb") as file:
@@ -718,10 +727,17 @@ def published(directory, number):
     for t in range(struct.unpack_from("<I", cut, 12)[0]):
         name = cut[128 + 128 * t :][:64].rstrip(b"\0").decode()
         encoding = struct.unpack_from("<I", cut, 128 + 128 * t + 68)[0]
-        n, _, keys, _, values = struct.unpack_from("<5Q", rows, 64 + 128 * t)
-        width = struct.unpack_from("<I", rows, 64 + 128 * t + 116)[0]
+        n, _, keys, starts, values = struct.unpack_from("<5Q", rows, 64 + 128 * t)
+        bits, width = struct.unpack_from("<2I", rows, 64 + 128 * t + 112)
         values = np.frombuffer(rows, np.uint8, n * width, values).reshape(n, width)
-        found[name] = encoding, np.frombuffer(rows, np.uint64, n, keys), values
+        keys = np.frombuffer(rows, np.uint64, n, keys)
+        order = hashes(keys)
+        check(np.all(order[1:] > order[:-1]), f"keys of {name} are not in the order of their hashes")
+        if n > 0:
+            starts = np.frombuffer(rows, np.uint32, (1 << bits) + 1, starts)
+            buckets = order >> np.uint64(64 - bits) if bits > 0 else np.zeros(n, np.uint64)
+            check(np.array_equal(starts, np.searchsorted(buckets, np.arange((1 << bits) + 1))), f"starts of {name}")
+        found[name] = encoding, keys, values
     return found
 
 

@@ -37,9 +37,7 @@ static void end(fixture *f) {
 
 static hotbed_status open_store(int64_t kind, fixture *f) {
     hotbed_external_table table = {"table", f->row_bytes};
-    hotbed_external_options o = {.size = sizeof o};
-    o.num_tables = 1;
-    o.tables = &table;
+    hotbed_external_options o = {.size = sizeof o, .num_tables = 1, .tables = &table};
     if (kind == IN_MEMORY)
         return hotbed_external_create_memory(&o, &f->external);
     const char *directory = getenv("TMPDIR");

@@ -105,8 +105,7 @@ static bool prepare(bench_state *state, fixture *f, uint64_t halves) {
     f->numbers = malloc(f->n * sizeof *f->numbers);
     f->keys = bench_alloc(state, f->n * sizeof *f->keys);
     f->rows = bench_alloc(state, f->n * DIM * sizeof *f->rows);
-    f->batch = (hotbed_batch){.size = sizeof f->batch};
-    f->batch.keys = f->keys;
+    f->batch = (hotbed_batch){.size = sizeof f->batch, .keys = f->keys};
     if (f->numbers == NULL || f->keys == NULL || f->rows == NULL) {
         bench_skip(state, "no memory");
         return false;

@@ -133,17 +133,13 @@ static bool open_alone(bench_state *state, bool evicts, alone *a) {
     uint64_t slots = (uint64_t)bench_arg(state, 1);
     uint64_t capacity = slots * 97 / 100;
     hotbed_evict evict = evicts ? HOTBED_EVICT_LOWEST : HOTBED_EVICT_NEVER;
-    hotbed_index_options options = {.size = sizeof options};
-    options.num_tables = 1;
-    options.capacities = &capacity;
-    options.evict = &evict;
+    hotbed_index_options options = {
+        .size = sizeof options, .num_tables = 1, .capacities = &capacity, .evict = &evict};
     *a = (alone){.stream = bench_stream(state), .n = (uint64_t)bench_arg(state, 0)};
     a->filled = evicts ? slots + slots / 4 : slots * (uint64_t)bench_arg(state, 2) / 100;
     a->keys = bench_alloc(state, a->n * sizeof *a->keys);
-    a->call = (hotbed_index_insert){.size = sizeof a->call};
-    a->call.n = a->n;
-    a->call.rule = HOTBED_SCORE_ASSIGN;
-    a->call.keys = a->keys;
+    a->call = (hotbed_index_insert){
+        .size = sizeof a->call, .n = a->n, .rule = HOTBED_SCORE_ASSIGN, .keys = a->keys};
     a->call.slots = bench_alloc(state, a->n * sizeof *a->call.slots);
     a->call.outcomes = bench_alloc(state, a->n);
     if (a->keys == NULL || a->call.slots == NULL || a->call.outcomes == NULL ||

@@ -47,10 +47,8 @@ static hotbed_status create_storage(fixture *f) {
 }
 
 static hotbed_status create_table(hotbed_memory_kind memory, fixture *f) {
-    hotbed_flat_table_options options = {.size = sizeof options};
-    options.dim = f->dim;
-    options.capacity = ROUNDS * f->n;
-    options.memory = memory;
+    hotbed_flat_table_options options = {
+        .size = sizeof options, .dim = f->dim, .capacity = ROUNDS * f->n, .memory = memory};
     return hotbed_flat_table_create(&options, f->stream, &f->table);
 }
 

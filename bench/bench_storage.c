@@ -28,8 +28,7 @@ static hotbed_status create_storage(
     hotbed_table_options tables[TABLES];
     hotbed_storage_options options;
     for (int t = 0; t < TABLES; t++) {
-        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
-        tables[t].name = names[t];
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t], .name = names[t]};
         tables[t].dim = (uint32_t)bench_arg(state, 1);
         tables[t].capacity = f->range;
         tables[t].upper_capacity = f->range / RANGE; /* full after a few batches */

@@ -59,8 +59,7 @@ static hotbed_status measure(exchange_rank *me) {
 
 /* Allocations and digests between operations may take long, so the deadline is long. */
 static hotbed_comm_options patient(void) {
-    hotbed_comm_options options = {.size = sizeof options};
-    options.deadline_ms = 300000;
+    hotbed_comm_options options = {.size = sizeof options, .deadline_ms = 300000};
     return options;
 }
 

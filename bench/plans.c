@@ -92,8 +92,7 @@ static hotbed_status tune(plans_trainer *example, const program *p, figures *f) 
         f->predicted[c] = hotbed_schedule_seconds(f->schedule);
     }
     plans_options(example, &f->entries[SERIAL], 0, &options);
-    tune = (hotbed_tune_options){.size = sizeof tune};
-    tune.iterations = p->steps;
+    tune = (hotbed_tune_options){.size = sizeof tune, .iterations = p->steps};
     tune.loader = plans_loader(example);
     example->pulled = 0;
     return hotbed_train_tune(&example->trainer, &options, &tune, f->schedule, f->tuned);

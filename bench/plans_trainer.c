@@ -182,9 +182,8 @@ void plans_options(
     options->num_steps = entry->num_steps;
     options->backend = example->backend;
     options->same_priority = entry->same_priority;
-    options->pipeline = (hotbed_pipeline_options){.size = sizeof options->pipeline};
-    options->pipeline.log_entries = (uint32_t)log;
-    options->pipeline.timed = log > 0;
+    options->pipeline = (hotbed_pipeline_options){
+        .size = sizeof options->pipeline, .log_entries = (uint32_t)log, .timed = log > 0};
 }
 
 hotbed_status plans_make(

@@ -295,14 +295,13 @@ static void fill(program *p) {
 }
 
 static void follow(program *p) {
-    hotbed_reader_options options = {.size = sizeof options};
-    options.follow_ms = 20;
+    hotbed_reader_options options = {.size = sizeof options, .follow_ms = 20};
     check(hotbed_reader_open(p->directory, &options, &p->reader));
 }
 
 static void publish(program *p) {
-    hotbed_publish_options options = {.size = sizeof options};
-    options.encoding = (hotbed_encoding)p->encoding;
+    hotbed_publish_options options = {
+        .size = sizeof options, .encoding = (hotbed_encoding)p->encoding};
     check(
         hotbed_publisher_create(p->directory, &p->storage, 1, &options, p->stream, &p->publisher));
     double begin = hotbed_monotonic_seconds();
@@ -459,8 +458,7 @@ static void time_increments(program *p) {
         exit(1);
     reveal(p, 1);
     hotbed_reader_close(p->reader);
-    follow = (hotbed_reader_options){.size = sizeof follow};
-    follow.follow_ms = 1;
+    follow = (hotbed_reader_options){.size = sizeof follow, .follow_ms = 1};
     check(hotbed_reader_open(path, &follow, &p->reader));
     time_calls(p, false, false, "1024 keys, a base");
     if (pthread_create(&thread, NULL, reveal_all, p) != 0)
@@ -562,8 +560,7 @@ static void measure_deltas(program *p) {
         print_cost("cut", shares[i], rows, cut(p, i + 2), base);
     }
     hotbed_publisher_destroy(p->publisher);
-    saves = (hotbed_checkpoint_options){.size = sizeof saves};
-    saves.touched = p->deltas == 1 ? 1 : 0;
+    saves = (hotbed_checkpoint_options){.size = sizeof saves, .touched = p->deltas == 1 ? 1 : 0};
     check(hotbed_checkpoint_mark_create(&saves.mark));
     for (uint64_t i = 0; i <= SHARES; i++)
         snprintf(paths[i], sizeof paths[i], "%s-%" PRIu64, p->directory, i);

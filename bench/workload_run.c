@@ -113,8 +113,7 @@ uint64_t workload_eval_batch(const workload_run *run, uint32_t steps, uint32_t s
 }
 
 hotbed_batch workload_batch_of(const workload_run *run, const void *keys) {
-    hotbed_batch batch = {.size = sizeof batch};
-    batch.batch_size = run->input->shape.samples;
+    hotbed_batch batch = {.size = sizeof batch, .batch_size = run->input->shape.samples};
     batch.num_keys = workload_keys_a_step(&run->input->shape);
     batch.keys = keys;
     batch.offsets = run->input->shape.pooled ? run->offsets.data : NULL;

@@ -88,10 +88,8 @@ static hotbed_status open_window(const table_taker *t, window *w, uint32_t table
         w->columns[i] = t->row_bytes[i] == 0 ? NULL : base + at;
         at += hotbed_arena_align(slots * t->row_bytes[i]);
     }
-    w->batch = (hotbed_export){.size = sizeof w->batch};
-    w->batch.table = table;
-    w->batch.slots = slots;
-    w->batch.count = (uint64_t *)(void *)base;
+    w->batch = (hotbed_export){
+        .size = sizeof w->batch, .table = table, .slots = slots, .count = (uint64_t *)(void *)base};
     point(&w->batch, w->columns);
     return HOTBED_OK;
 }

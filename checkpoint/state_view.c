@@ -106,10 +106,8 @@ static hotbed_status list(lister *l, uint32_t table, hotbed_view_rows *out) {
     uint64_t step = slots < WINDOW ? slots : WINDOW;
     size_t bytes = (2 * step + 1) * sizeof(uint64_t);
     HOTBED_TRY(hotbed_memory_alloc(l->stream, HOTBED_MEMORY_PINNED, bytes, NULL, &l->memory));
-    l->batch = (hotbed_export){.size = sizeof l->batch};
-    l->batch.table = table;
-    l->batch.slots = step;
-    l->batch.count = l->memory.data;
+    l->batch = (hotbed_export){
+        .size = sizeof l->batch, .table = table, .slots = step, .count = l->memory.data};
     l->batch.keys = l->batch.count + 1;
     l->batch.numbers = l->batch.keys + step;
     for (l->batch.first = 0; l->batch.first < slots; l->batch.first += step)

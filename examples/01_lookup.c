@@ -52,10 +52,8 @@ int main(void) {
     /* A ticket carries a batch from prefetch to forward, and to backward (see 02_train_step.c). */
     hotbed_ticket *ticket;
     check(hotbed_ticket_create(storage, KEYS, KEYS, stream, &ticket));
-    hotbed_batch batch = {.size = sizeof batch};
-    batch.batch_size = KEYS;
-    batch.num_keys = KEYS;
-    batch.keys = keys.data;
+    hotbed_batch batch = {
+        .size = sizeof batch, .batch_size = KEYS, .num_keys = KEYS, .keys = keys.data};
     check(hotbed_storage_prefetch(storage, &batch, ticket, stream));
     check(hotbed_storage_forward(storage, ticket, rows.data, DIM, stream));
     check(hotbed_ticket_cancel(ticket, stream));

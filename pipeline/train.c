@@ -408,10 +408,8 @@ hotbed_status hotbed_train_schedule(
             made.plan.num_steps);
     for (uint32_t s = 0; s < profile->num_tasks; s++)
         costs[s] = cost_of(&profile->tasks[s]);
-    options = (hotbed_schedule_options){.size = sizeof options};
-    options.costs = costs;
-    options.max_depth = max_depth;
-    options.candidates = CANDIDATES;
+    options = (hotbed_schedule_options){
+        .size = sizeof options, .costs = costs, .max_depth = max_depth, .candidates = CANDIDATES};
     options.num_also = find_others(&made, train->plan->name, others);
     options.also = others;
     return hotbed_schedule_find(&made.plan, &options, out);

@@ -43,10 +43,8 @@ static hotbed_status train(hotbed_storage *storage, hotbed_stream *stream, float
 }
 
 int main(void) {
-    hotbed_table_options table = {.size = sizeof table};
-    table.name = "user";
-    table.dim = DIM;
-    table.capacity = 1000;
+    hotbed_table_options table = {
+        .size = sizeof table, .name = "user", .dim = DIM, .capacity = 1000};
     hotbed_storage_options options;
     hotbed_storage_options_init(&options);
     options.num_tables = 1;

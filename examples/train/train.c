@@ -131,8 +131,7 @@ static void set_rank(rank_run *run, const hotbed_run_options *options, hotbed_co
 
 /* Ranks wait for the slowest one, which may read from a slow disk. A death is noticed at once. */
 static hotbed_comm_options patient(void) {
-    hotbed_comm_options options = {.size = sizeof options};
-    options.deadline_ms = 600000;
+    hotbed_comm_options options = {.size = sizeof options, .deadline_ms = 600000};
     return options;
 }
 

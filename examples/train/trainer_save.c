@@ -77,8 +77,7 @@ static bool share_of(
 static bool load(hotbed_run *t, const char *path, hotbed_status *status) {
     uint64_t bytes = sizeof t->loaded;
     hotbed_route routes[HOTBED_CRITEO_FIELDS];
-    hotbed_checkpoint_load_options options = {.size = sizeof options};
-    options.comm = t->comm;
+    hotbed_checkpoint_load_options options = {.size = sizeof options, .comm = t->comm};
     if (!share_of(t, routes, &options.share))
         return false;
     memset(&t->loaded, 0, sizeof t->loaded);
@@ -358,8 +357,7 @@ bool hotbed_run_resume(hotbed_run *t) {
 
 static bool save(hotbed_run *t, const char *path) {
     hotbed_route routes[HOTBED_CRITEO_FIELDS];
-    hotbed_checkpoint_options options = {.size = sizeof options};
-    options.step = t->place.steps;
+    hotbed_checkpoint_options options = {.size = sizeof options, .step = t->place.steps};
     const hotbed_checkpoint_blob place = {place_name, &t->place, sizeof t->place};
     options.blobs = &place;
     options.num_blobs = 1;

@@ -9,10 +9,8 @@
  * asynchronous: the workloads of all ranks are gathered, a thread of the stream computes the
  * partition, and the samples are exchanged.
  *
- *     hotbed_balance_options options = {.size = sizeof options};
- *     options.num_features = 2;
- *     options.batch_size = 1024;
- *     options.max_keys = 65536;
+ *     hotbed_balance_options options = {
+ *         .size = sizeof options, .num_features = 2, .batch_size = 1024, .max_keys = 65536};
  *     status = hotbed_balance_create(&options, comm, stream, &balance);
  *
  *     hotbed_balanced balanced = {.size = sizeof balanced};

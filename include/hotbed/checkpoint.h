@@ -22,9 +22,8 @@
  *     status = hotbed_checkpoint_save("run/2000", &storage, 1, &options, stream);
  *
  *     const char *increments[] = {"run/2000"};
- *     hotbed_checkpoint_load_options load = {.size = sizeof load};
- *     load.num_increments = 1;
- *     load.increments = increments;
+ *     hotbed_checkpoint_load_options load = {
+ *         .size = sizeof load, .num_increments = 1, .increments = increments};
  *     status = hotbed_checkpoint_load("run/1000", &storage, 1, &load, NULL, stream);
  *
  * Several ranks save together if all of them call hotbed_checkpoint_save() with a communicator. All

@@ -19,8 +19,7 @@
  * Average the gradients of dense parameters over all ranks:
  *
  *     hotbed_comm *comm;
- *     hotbed_comm_options options = {.size = sizeof options};
- *     options.deadline_ms = 60000;
+ *     hotbed_comm_options options = {.size = sizeof options, .deadline_ms = 60000};
  *     status = hotbed_comm_create_nccl(&options, device, NULL, &comm);
  *     float scale = 1.0F / (float)hotbed_comm_size(comm);
  *     status = hotbed_comm_all_reduce(comm, n, scale, gradient, gradient, stream);

@@ -11,8 +11,8 @@
  * it. The tensor keeps its owner: whoever received the tensor calls its deleter, after the stream
  * has passed the work.
  *
- *       hotbed_dl_want want = {.size = sizeof want};
- *       want.element = HOTBED_ELEMENT_KEY, want.rank = 1, want.name = "keys";
+ *       hotbed_dl_want want = {
+ *           .size = sizeof want, .element = HOTBED_ELEMENT_KEY, .rank = 1, .name = "keys"};
  *       hotbed_dl_array keys;
  *       hotbed_dl_read(tensor, &want, stream, &keys);
  *       batch.keys = keys.data, batch.num_keys = keys.rows;

@@ -6,9 +6,7 @@
  * of the table's slots and returns the keys found there, in order of slots. So the host knows where
  * the next batch starts without waiting for this one, and the window bounds the memory.
  *
- *       hotbed_export e = {.size = sizeof e};
- *       e.table = 0;
- *       e.slots = 65536;
+ *       hotbed_export e = {.size = sizeof e, .table = 0, .slots = 65536};
  *       e.keys = keys; // device or pinned, [65536]
  *       e.rows.weights = weights; // [65536, dim]
  *       e.count = count; // [1]

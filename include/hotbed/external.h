@@ -15,8 +15,7 @@
  *
  *       hotbed_external_table tables[2]; // as many as options.num_tables
  *       hotbed_storage_external_tables(&options, tables);
- *       hotbed_external_options store = {.size = sizeof store};
- *       store.num_tables = 2, store.tables = tables;
+ *       hotbed_external_options store = {.size = sizeof store, .num_tables = 2, .tables = tables};
  *       hotbed_external_create_rocksdb("/data/rows", NULL, &store, &external);
  *       options.external = external; // hotbed_storage_options
  *       hotbed_storage_create(&options, stream, &storage);

@@ -12,8 +12,8 @@
  *
  *       uint64_t capacity = 1000000;
  *       hotbed_evict evict = HOTBED_EVICT_LOWEST;
- *       hotbed_index_options options = {.size = sizeof options};
- *       options.num_tables = 1, options.capacities = &capacity, options.evict = &evict;
+ *       hotbed_index_options options = {
+ *           .size = sizeof options, .num_tables = 1, .capacities = &capacity, .evict = &evict};
  *       hotbed_index *index;
  *       hotbed_index_create(&options, stream, &index);
  *       hotbed_index_insert insert = {.size = sizeof insert};

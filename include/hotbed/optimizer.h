@@ -12,8 +12,7 @@
  *       hotbed_optimizer_clock start;
  *       hotbed_optimizer_clock_init(&start, &sgd);
  *       hotbed_copy(clock, &start, sizeof start, stream); // clock: device memory of yours
- *       hotbed_row_update update = {.size = sizeof update};
- *       update.n = n, update.dim = dim;
+ *       hotbed_row_update update = {.size = sizeof update, .n = n, .dim = dim};
  *       update.rows.weights = weights, update.gradients = gradients; // device [n, dim]
  *       hotbed_optimizer_step(&sgd, clock, stream); // once per step
  *       hotbed_optimizer_update_rows(&sgd, clock, &update, stream); // once per table */

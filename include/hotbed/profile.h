@@ -160,12 +160,10 @@ HOTBED_API double hotbed_schedule_serial_seconds(const hotbed_schedule *schedule
  * They show which tasks overlapped, and when streams were idle. Both forms are written after a run,
  * from the logs of pipelines:
  *
- *     hotbed_train_options options = {.size = sizeof options};
- *     options.plan = "prefetch";
- *     options.backend = HOTBED_BACKEND_CUDA;
- *     options.pipeline = (hotbed_pipeline_options){.size = sizeof options.pipeline};
- *     options.pipeline.log_entries = 4096;
- *     options.pipeline.timed = true;
+ *     hotbed_train_options options = {
+ *         .size = sizeof options, .plan = "prefetch", .backend = HOTBED_BACKEND_CUDA};
+ *     options.pipeline = (hotbed_pipeline_options){
+ *         .size = sizeof options.pipeline, .log_entries = 4096, .timed = true};
  *     status = hotbed_train_create(&trainer, &options, &train);
  *
  *     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);

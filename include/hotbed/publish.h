@@ -7,8 +7,7 @@
  * has every row; the others have the rows that changed since the cut before and the keys that were
  * removed. hotbed/read.h reads the directory while it is written; docs/formats.md describes the bytes.
  *
- *       hotbed_publish_options options = {.size = sizeof options};
- *       options.encoding = HOTBED_ENCODING_F16;
+ *       hotbed_publish_options options = {.size = sizeof options, .encoding = HOTBED_ENCODING_F16};
  *       hotbed_publisher *publisher;
  *       status = hotbed_publisher_create("published", &storage, 1, &options, stream, &publisher);
  *       for (uint64_t step = 1; step <= steps; step++) {

@@ -6,8 +6,7 @@
  * lookups from them. It needs no storage, no stream, no GPU and no HDF5. It follows the publisher: a
  * *version* is one cut, and lookups see a version whole or not at all.
  *
- *       hotbed_reader_options options = {.size = sizeof options};
- *       options.follow_ms = 200;
+ *       hotbed_reader_options options = {.size = sizeof options, .follow_ms = 200};
  *       hotbed_reader *reader;
  *       status = hotbed_reader_open("published", &options, &reader);
  *       int64_t offsets[] = {0, 1, 3}; // bag 0 has the first key, bag 1 the others

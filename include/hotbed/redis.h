@@ -11,8 +11,8 @@
  *       redis.path = "/run/redis/redis.sock";
  *       hotbed_redis_sink *sink;
  *       status = hotbed_redis_sink_create(&redis, &sink);
- *       hotbed_publish_options publish = {.size = sizeof publish};
- *       publish.file = hotbed_redis_sink_file, publish.context = sink;
+ *       hotbed_publish_options publish = {
+ *           .size = sizeof publish, .file = hotbed_redis_sink_file, .context = sink};
  *       // hotbed_publisher_create(), and a publish every few minutes; each rank has a sink of its own
  *       hotbed_redis_reader *rows; // in a process that serves
  *       status = hotbed_redis_reader_open(&redis, &rows);

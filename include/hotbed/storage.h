@@ -26,8 +26,8 @@
  * hotbed_storage_apply() do the work of backward in two calls.
  * hotbed_storage_eval() is the lookup for evaluation: one call, which changes nothing.
  *
- *       hotbed_table_options table = {.size = sizeof table};
- *       table.name = "words", table.dim = 64, table.capacity = 1000000;
+ *       hotbed_table_options table = {
+ *           .size = sizeof table, .name = "words", .dim = 64, .capacity = 1000000};
  *       hotbed_storage_options options;
  *       hotbed_storage_options_init(&options);
  *       options.num_tables = 1, options.tables = &table;

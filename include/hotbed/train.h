@@ -15,9 +15,8 @@
  *     trainer.dense_forward = dense_forward;
  *     trainer.dense_backward = dense_backward;
  *     trainer.optimizer = dense_step;
- *     hotbed_train_options options = {.size = sizeof options};
- *     options.plan = "prefetch";
- *     options.backend = HOTBED_BACKEND_CUDA;
+ *     hotbed_train_options options = {
+ *         .size = sizeof options, .plan = "prefetch", .backend = HOTBED_BACKEND_CUDA};
  *     status = hotbed_train_create(&trainer, &options, &train);
  *     hotbed_pipeline *pipeline = hotbed_train_pipeline(train);
  *     status = hotbed_pipeline_bind(pipeline, &loader);

@@ -52,13 +52,9 @@ static void objects_create(objects *b) {
     CHECK_OK(hotbed_storage_prefetch(b->storage, &batch, b->ticket, b->stream));
     CHECK_OK(hotbed_state_dict_create(b->storage, NULL, &b->dict));
     CHECK_OK(hotbed_meter_create(b->storage, b->stream, &b->meter));
-    index = (hotbed_index_options){.size = sizeof index};
-    index.num_tables = 1;
-    index.capacities = &capacity;
+    index = (hotbed_index_options){.size = sizeof index, .num_tables = 1, .capacities = &capacity};
     CHECK_OK(hotbed_index_create(&index, b->stream, &b->index));
-    flat = (hotbed_flat_table_options){.size = sizeof flat};
-    flat.dim = 4;
-    flat.capacity = 8;
+    flat = (hotbed_flat_table_options){.size = sizeof flat, .dim = 4, .capacity = 8};
     CHECK_OK(hotbed_flat_table_create(&flat, b->stream, &b->flat));
 }
 

@@ -91,8 +91,7 @@ static void streams_report_their_backend_and_device(hotbed_backend backend) {
 static void streams_keep_their_priority(hotbed_backend backend) {
     static const hotbed_priority priorities[] = {HOTBED_PRIORITY_NORMAL, HOTBED_PRIORITY_HIGH};
     hotbed_stream *stream = NULL;
-    hotbed_stream_options options = {.size = sizeof options};
-    options.backend = backend;
+    hotbed_stream_options options = {.size = sizeof options, .backend = backend};
     int data = 0;
     for (int i = 0; i < 2; i++) {
         options.priority = priorities[i];

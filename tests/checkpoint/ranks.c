@@ -203,8 +203,7 @@ void ranks_check_rank(ranks *r, const ranks *model, uint32_t rank) {
 }
 
 hotbed_checkpoint_options ranks_options(const ranks *r, uint32_t rank) {
-    hotbed_checkpoint_options options = {.size = sizeof options};
-    options.step = r->step;
+    hotbed_checkpoint_options options = {.size = sizeof options, .step = r->step};
     sample_extra(&options, r->extra);
     options.share = (hotbed_checkpoint_share){.rank = rank, .world = r->world, .routes = r->routes};
     return options;

@@ -13,8 +13,7 @@
 #include <unistd.h>
 
 static void save(const char *path, hotbed_storage *storage, hotbed_stream *stream) {
-    hotbed_checkpoint_options options = {.size = sizeof options};
-    options.step = 77;
+    hotbed_checkpoint_options options = {.size = sizeof options, .step = 77};
     CHECK_OK(hotbed_checkpoint_save(path, &storage, 1, &options, stream));
 }
 
@@ -309,8 +308,7 @@ static void refuses_wrong_arguments(hotbed_backend backend) {
         CHECK(strstr(hotbed_last_error(), wrong[i].text) != NULL);
     }
     const char *name = "a b";
-    options = (hotbed_checkpoint_options){.size = sizeof options};
-    options.names = &name;
+    options = (hotbed_checkpoint_options){.size = sizeof options, .names = &name};
     CHECK_STATUS(hotbed_checkpoint_save(path, &storage, 1, &options, stream), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "names[0]: 'a b' is not a name") != NULL);
     options.names = NULL;

@@ -55,9 +55,7 @@ static bool open_fixture(fixture *b, hotbed_backend backend, store_kind kind, co
     options.num_tables = TABLES;
     options.tables = tables;
     options.optimizer.kind = HOTBED_OPT_ADAM;
-    store = (hotbed_external_options){.size = sizeof store};
-    store.num_tables = TABLES;
-    store.tables = rows;
+    store = (hotbed_external_options){.size = sizeof store, .num_tables = TABLES, .tables = rows};
     CHECK_OK(hotbed_storage_external_tables(&options, rows));
     if (kind != NO_STORE) {
         hotbed_status status = create_store(b, kind, &store, path);
@@ -124,17 +122,14 @@ static void train(fixture *b) {
 }
 
 static hotbed_checkpoint_options options_of(hotbed_checkpoint_mark *mark, const char *parent) {
-    hotbed_checkpoint_options options = {.size = sizeof options};
-    options.step = 5;
-    options.mark = mark;
-    options.parent = parent;
+    hotbed_checkpoint_options options = {
+        .size = sizeof options, .step = 5, .mark = mark, .parent = parent};
     return options;
 }
 
 static void load_chain(fixture *b, const char *full, const char *const *increments, uint32_t n) {
-    hotbed_checkpoint_load_options options = {.size = sizeof options};
-    options.increments = increments;
-    options.num_increments = n;
+    hotbed_checkpoint_load_options options = {
+        .size = sizeof options, .increments = increments, .num_increments = n};
     CHECK_OK(hotbed_checkpoint_load(full, &b->storage, 1, &options, NULL, b->stream));
 }
 
@@ -288,9 +283,7 @@ static void check_export(
 static void check_small_arrays(fixture *b, uint32_t table) {
     enum { CAPACITY = 7 };
     uint64_t keys[2][CAPACITY], n[2];
-    hotbed_export e = {.size = sizeof e};
-    e.table = table;
-    e.slots = 1000;
+    hotbed_export e = {.size = sizeof e, .table = table, .slots = 1000};
     for (int i = 0; i < 2; i++) {
         window_arrays d = window_arrays_open(b, i == 0 ? 1000 : CAPACITY);
         e.keys = d.keys.data;
@@ -338,10 +331,7 @@ static void exports_return_errors_of_the_store(hotbed_backend backend) {
     CHECK(open_fixture(&b, backend, BAD, NULL));
     fill(&b, 0, 1);
     window_arrays d = window_arrays_open(&b, 32);
-    hotbed_export e = {.size = sizeof e};
-    e.slots = 32;
-    e.count = d.count.data;
-    e.first = 32;
+    hotbed_export e = {.size = sizeof e, .slots = 32, .count = d.count.data, .first = 32};
     CHECK_STATUS(hotbed_storage_export(b.storage, &e, b.stream), HOTBED_ERR_STATE);
     e.first = 0;
     CHECK_OK(hotbed_storage_export(b.storage, &e, b.stream));

@@ -269,9 +269,8 @@ static void changed_rows_of_two_tiers_are_in_order(hotbed_backend backend) {
     CHECK_OK(hotbed_checkpoint_verify(&hotbed_io_system, sample_path("some"), NULL));
     hotbed_storage *loaded = two_tiers(stream, ROWS);
     const char *increment = sample_path("some");
-    load = (hotbed_checkpoint_load_options){.size = sizeof load};
-    load.num_increments = 1;
-    load.increments = &increment;
+    load = (hotbed_checkpoint_load_options){
+        .size = sizeof load, .num_increments = 1, .increments = &increment};
     CHECK_OK(hotbed_checkpoint_load(sample_path("full"), &loaded, 1, &load, NULL, stream));
     for (uint64_t key = 0; key < ROWS; key++) {
         float want[2], got[2];

@@ -188,9 +188,8 @@ static void evicted_keys_are_erased(hotbed_backend backend) {
     CHECK(gone > 0);
     CHECK_EQ(m.parts[0].erased, gone);
     hotbed_manifest_free(&m);
-    load = (hotbed_checkpoint_load_options){.size = sizeof load};
-    load.increments = &one;
-    load.num_increments = 1;
+    load = (hotbed_checkpoint_load_options){
+        .size = sizeof load, .increments = &one, .num_increments = 1};
     CHECK_OK(hotbed_checkpoint_load(full, &to, 1, &load, NULL, stream));
     sample_check_same(storage, to, stream);
     sample_free(&before);
@@ -481,9 +480,8 @@ static void snapshots_that_do_not_follow_their_parent_are_refused(hotbed_backend
     storage.optimizer.kind = HOTBED_OPT_SGD;
     hotbed_storage *stranger = NULL;
     CHECK_OK(hotbed_storage_create(&storage, stream, &stranger));
-    options = (hotbed_checkpoint_options){.size = sizeof options};
-    options.mark = r.marks[0];
-    options.parent = one;
+    options =
+        (hotbed_checkpoint_options){.size = sizeof options, .mark = r.marks[0], .parent = one};
     const char *three = sample_path("three");
     CHECK_STATUS(hotbed_checkpoint_save(three, &stranger, 1, &options, stream), HOTBED_ERR_STATE);
     CHECK_OK(hotbed_checkpoint_snapshot_take(&stranger, 1, &options, stream, &snapshot));

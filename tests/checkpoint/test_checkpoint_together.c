@@ -70,8 +70,7 @@ static void run(rank_call *c) {
         config =
             (hotbed_checkpoint_config){.calls = &c->disk.calls, .bucket_bits = HOTBED_BUCKET_BITS};
     hotbed_checkpoint_options save = ranks_options(c->r, c->rank);
-    hotbed_checkpoint_load_options load = {.size = sizeof load};
-    load.share = save.share;
+    hotbed_checkpoint_load_options load = {.size = sizeof load, .share = save.share};
     load.comm = save.comm = c->comm;
     load.increments = c->increments;
     load.num_increments = c->num_increments;
@@ -226,9 +225,8 @@ static void create_bulk(ranks *r, uint32_t world, const bulk *b, hotbed_stream *
     CHECK_OK(hotbed_route_init(&r->routes[1], HOTBED_ROUTE_CONTINUOUS, world, b->rows));
     for (uint32_t i = 0; i < world; i++) {
         for (uint32_t t = 0; t < BULK_TABLES; t++) {
-            tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
-            tables[t].name = t == 0 ? "keys" : "rows";
-            tables[t].dim = DIM;
+            tables[t] = (hotbed_table_options){
+                .size = sizeof tables[t], .name = t == 0 ? "keys" : "rows", .dim = DIM};
         }
         uint64_t rows = hotbed_route_rows(&r->routes[1], i);
         tables[0].capacity = b->keys / world + b->keys / world / 8 + 200;

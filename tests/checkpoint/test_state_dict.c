@@ -570,9 +570,7 @@ static void a_failing_load_waits_for_its_copies(hotbed_backend backend) {
     options.tables = &table;
     options.mode = HOTBED_MODE_CACHE;
     CHECK_OK(hotbed_storage_external_tables(&options, &stored));
-    store = (hotbed_external_options){.size = sizeof store};
-    store.num_tables = 1;
-    store.tables = &stored;
+    store = (hotbed_external_options){.size = sizeof store, .num_tables = 1, .tables = &stored};
     for (uint64_t n = 1;; n++) {
         fixture b = {.stream = NULL};
         bool finished = false;

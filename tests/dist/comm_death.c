@@ -24,8 +24,7 @@ static void die(void *argument) {
 
 static hotbed_status create(
     const world *where, uint32_t deadline_ms, uint32_t rank, hotbed_comm **out) {
-    hotbed_comm_options options = {.size = sizeof options};
-    options.deadline_ms = deadline_ms;
+    hotbed_comm_options options = {.size = sizeof options, .deadline_ms = deadline_ms};
     if (where->transport == HOTBED_TRANSPORT_MPI)
         return hotbed_comm_create_mpi(&options, out);
     if (where->transport == HOTBED_TRANSPORT_SOCKETS)

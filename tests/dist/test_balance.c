@@ -323,11 +323,8 @@ static void refusals_body(world_rank *me) {
     hotbed_balance_options good, o;
     hotbed_balance *balance;
     hotbed_balanced got = {.size = sizeof got};
-    good = (hotbed_balance_options){.size = sizeof good};
-    good.num_features = 2;
-    good.batch_size = 3;
-    good.max_keys = 6;
-    good.max_new_keys = 6;
+    good = (hotbed_balance_options){
+        .size = sizeof good, .num_features = 2, .batch_size = 3, .max_keys = 6, .max_new_keys = 6};
     memset(&o, 0, sizeof o);
     refuse(me, &o, "size 0 is not in");
     o = good;

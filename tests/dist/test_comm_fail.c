@@ -17,8 +17,7 @@
 enum { LONG_MS = WORLD_DEADLINE_MS, SHORT_MS = 300, NCCL_MS = 15000 };
 
 static hotbed_comm_options with_deadline(uint32_t deadline_ms) {
-    hotbed_comm_options options = {.size = sizeof options};
-    options.deadline_ms = deadline_ms;
+    hotbed_comm_options options = {.size = sizeof options, .deadline_ms = deadline_ms};
     return options;
 }
 

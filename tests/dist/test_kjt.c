@@ -17,9 +17,7 @@ typedef struct sample {
 
 static sample make_sample(uint32_t features, uint32_t batch_size, bool variable) {
     static sample s;
-    s.kjt = (hotbed_kjt){.size = sizeof s.kjt};
-    s.kjt.num_features = features;
-    s.kjt.batch_size = batch_size;
+    s.kjt = (hotbed_kjt){.size = sizeof s.kjt, .num_features = features, .batch_size = batch_size};
     uint64_t r = 0, n = 0;
     for (uint32_t f = 0; f < features; f++) {
         s.strides[f] = variable ? (uint32_t)hotbed_test_below(batch_size + 1) : batch_size;
@@ -157,11 +155,8 @@ static void bad_rows_are_named(hotbed_backend backend) {
     const int64_t good[] = {1, 0, 2, 1, 1, 1}, negative[] = {1, 0, 2, 1, -1, 1};
     const int64_t descends[] = {0, 1, 3, 2, 4, 5, 6}, late[] = {1, 2, 3, 4, 5, 6, 6};
     const uint64_t keys[6] = {0};
-    hotbed_kjt kjt = {.size = sizeof kjt};
-    kjt.num_features = 3;
-    kjt.features = names;
-    kjt.batch_size = 2;
-    kjt.num_keys = 6;
+    hotbed_kjt kjt = {
+        .size = sizeof kjt, .num_features = 3, .features = names, .batch_size = 2, .num_keys = 6};
     kjt.keys = arrays_copy(&a, keys, sizeof keys);
     CHECK_OK(hotbed_kjt_validate(&kjt, a.stream));
     kjt.lengths = arrays_copy(&a, good, sizeof good);

@@ -341,9 +341,7 @@ static void run_step(pair *p, batch_form form, bool training) {
     bags b = make_bags(p, form);
     joined j = join(p, &b);
     hotbed_kjt kjt = upload(p, &b, form, feature_names);
-    hotbed_batch batch = {.size = sizeof batch};
-    batch.batch_size = b.samples;
-    batch.num_keys = KEYS;
+    hotbed_batch batch = {.size = sizeof batch, .batch_size = b.samples, .num_keys = KEYS};
     batch.keys = arrays_copy(&p->a, j.keys, sizeof j.keys);
     batch.offsets = arrays_copy(&p->a, j.offsets, sizeof j.offsets);
     batch.weights = how->weighted ? arrays_copy(&p->a, j.weights, sizeof j.weights) : NULL;
@@ -456,10 +454,8 @@ static void a_step_launches_the_kernels_of_the_storage(hotbed_backend backend) {
         open_pair(&p, &how, backend);
         bags b = make_bags(&p, ONE_KEY);
         hotbed_kjt kjt = upload(&p, &b, ONE_KEY, feature_names);
-        hotbed_batch batch = {.size = sizeof batch};
-        batch.batch_size = b.samples;
-        batch.num_keys = b.n;
-        batch.keys = p.keys;
+        hotbed_batch batch = {
+            .size = sizeof batch, .batch_size = b.samples, .num_keys = b.n, .keys = p.keys};
         hotbed_stream *s = p.a.stream;
         for (int step = 0; step < 2; step++) { /* the first one copies the numbers of features */
             hotbed_counters begin = count();

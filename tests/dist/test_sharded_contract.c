@@ -142,8 +142,8 @@ static void rule_body(world_rank *me) {
         hotbed_storage_options_init(&storage);
         hotbed_sharded_options_init(&options);
         for (uint32_t t = 0; t < 2; t++) {
-            tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
-            tables[t].name = t == 0 ? "small" : "large";
+            tables[t] = (hotbed_table_options){
+                .size = sizeof tables[t], .name = t == 0 ? "small" : "large"};
             tables[t].dim =
                 i == 1 ? 1 : dims[t]; /* 1: rows save too little for a second exchange */
             tables[t].capacity = t == 0 ? 100 : 400000;

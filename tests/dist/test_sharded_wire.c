@@ -137,9 +137,7 @@ static void resize_body(world_rank *me) {
     for (uint64_t i = 0; i < 2 * keys_most; i++)
         ((int64_t *)(void *)keys.host)[i] = (int64_t)(100 * me->rank + i);
     world_upload(me, &keys);
-    kjt = (hotbed_kjt){.size = sizeof kjt};
-    kjt.num_features = 1;
-    kjt.keys = keys.device.data;
+    kjt = (hotbed_kjt){.size = sizeof kjt, .num_features = 1, .keys = keys.device.data};
     for (int pass = 0; pass < 2; pass++) {
         /* Only rank 0 has too many keys. */
         kjt.num_keys = me->rank == 0 ? 2 * keys_most : keys_most;

@@ -157,8 +157,7 @@ static hotbed_sharded *create(const torchrec_case *c, const world_rank *me) {
     hotbed_sharded_options options;
     hotbed_sharded *sharded = NULL;
     for (uint32_t t = 0; t < c->tables; t++) {
-        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
-        tables[t].name = names[t];
+        tables[t] = (hotbed_table_options){.size = sizeof tables[t], .name = names[t]};
         tables[t].kind = HOTBED_TABLE_STATIC; /* keys are row numbers; routed CONTINUOUS */
         tables[t].dim = c->dim;
         tables[t].capacity = c->rows[t];

@@ -430,8 +430,8 @@ hotbed_train *example_train(example *s, const char *plan, uint32_t depth) {
     options.plan = plan;
     options.depth = depth;
     options.backend = s->backend;
-    options.pipeline = (hotbed_pipeline_options){.size = sizeof options.pipeline};
-    options.pipeline.log_entries = 2048;
+    options.pipeline =
+        (hotbed_pipeline_options){.size = sizeof options.pipeline, .log_entries = 2048};
     CHECK_OK(hotbed_train_create(&s->trainer, &options, &train));
     return train;
 }

@@ -57,8 +57,8 @@ void fake_plan_open(fake_plan *p, hotbed_backend backend, const fake_task *sketc
     (void)pthread_mutex_init(&p->lock, NULL);
     (void)pthread_cond_init(&p->changed, NULL);
     p->plan = (hotbed_pipeline_plan){.size = sizeof p->plan};
-    p->options = (hotbed_pipeline_options){.size = sizeof p->options};
-    p->options.log_entries = FAKE_PLAN_RUNS;
+    p->options =
+        (hotbed_pipeline_options){.size = sizeof p->options, .log_entries = FAKE_PLAN_RUNS};
     for (const fake_task *s = sketch; s->name != NULL; s++) {
         uint32_t i = p->n++;
         const char *stream = s->stream == NULL ? "default" : s->stream;

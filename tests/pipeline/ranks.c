@@ -185,10 +185,8 @@ static void open_batches(rank *r) {
 }
 
 static void open_balances(rank *r) {
-    hotbed_balance_options options = {.size = sizeof options};
-    options.num_features = FEATURES;
-    options.batch_size = SAMPLES;
-    options.max_keys = KEYS;
+    hotbed_balance_options options = {
+        .size = sizeof options, .num_features = FEATURES, .batch_size = SAMPLES, .max_keys = KEYS};
     for (int set = 0; set < DEPTH; set++)
         CHECK_OK(hotbed_balance_create(&options, r->comm, r->stream, &r->balances[set]));
     r->trainer.shuffle_start = shuffle_start;
@@ -274,8 +272,7 @@ void ranks_run(
     const world where = {
         have_a_gpu_each() ? HOTBED_TRANSPORT_NCCL : HOTBED_TRANSPORT_THREADS, size};
     hotbed_comm *agreeing[RANKS_MOST];
-    hotbed_comm_options options = {.size = sizeof options};
-    options.deadline_ms = WORLD_DEADLINE_MS;
+    hotbed_comm_options options = {.size = sizeof options, .deadline_ms = WORLD_DEADLINE_MS};
     job j = {t, body};
     CHECK(size <= RANKS_MOST);
     memset(t->ranks, 0, sizeof t->ranks);

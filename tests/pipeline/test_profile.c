@@ -284,19 +284,15 @@ static void schedules_keep_every_edge(hotbed_backend backend) {
         end += sprintf(end, "%s%s-16", t == 0 ? "" : " ", names_of[t]);
     }
     late[TASKS - 1].after = after;
-    plan = (hotbed_pipeline_plan){.size = sizeof plan};
-    plan.tasks = tasks;
-    plan.steps = steps;
-    plan.streams = &stream;
+    plan = (hotbed_pipeline_plan){
+        .size = sizeof plan, .tasks = tasks, .steps = steps, .streams = &stream};
     plan.num_tasks = plan.num_steps = TASKS;
     plan.num_streams = 1;
     also = plan;
     also.steps = late;
     also.depth = HOTBED_PIPELINE_DEPTH_MOST;
-    options = (hotbed_schedule_options){.size = sizeof options};
-    options.costs = seconds;
-    options.also = &also;
-    options.num_also = 1;
+    options = (hotbed_schedule_options){
+        .size = sizeof options, .costs = seconds, .also = &also, .num_also = 1};
     CHECK_OK(hotbed_schedule_find(&plan, &options, &schedule));
     CHECK_EQ(hotbed_schedule_candidates(schedule), 2);
     uint32_t found = 0, n;
@@ -315,9 +311,8 @@ static void schedules_keep_every_edge(hotbed_backend backend) {
 }
 
 static hotbed_schedule_options short_list(uint32_t candidates) {
-    hotbed_schedule_options options = {.size = sizeof options};
-    options.costs = costs;
-    options.candidates = candidates;
+    hotbed_schedule_options options = {
+        .size = sizeof options, .costs = costs, .candidates = candidates};
     return options;
 }
 
@@ -434,9 +429,7 @@ static void a_scheduled_train_pipeline_trains_the_same(hotbed_backend backend) {
     for (int b = 0; b < 16; b++)
         memcpy(expected[b], s.results[b], sizeof expected[b]);
     void *batches[2] = {&s.batches[20], &s.batches[21]};
-    hotbed_profile_options options = {.size = sizeof options};
-    options.batches = batches;
-    options.num_batches = 2;
+    hotbed_profile_options options = {.size = sizeof options, .batches = batches, .num_batches = 2};
     options.stream = hotbed_train_stream(train, "default");
     if (hotbed_test_is_small())
         options.rounds = options.warmup = options.iterations = 1;
@@ -448,9 +441,7 @@ static void a_scheduled_train_pipeline_trains_the_same(hotbed_backend backend) {
     example_close(&s);
     CHECK_OK(hotbed_train_plan_steps("sw-serial", &serial, &num_serial));
     example_open(&s, backend);
-    hotbed_train_options make = {.size = sizeof make};
-    make.plan = "sw-serial";
-    make.backend = backend;
+    hotbed_train_options make = {.size = sizeof make, .plan = "sw-serial", .backend = backend};
     make.steps = hotbed_schedule_steps(schedule, &make.num_steps);
     CHECK_EQ(make.num_steps, num_serial);
     CHECK_OK(hotbed_train_create(&s.trainer, &make, &train));

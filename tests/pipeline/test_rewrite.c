@@ -175,10 +175,8 @@ static void fixture_close(fixture *l) {
 }
 
 static hotbed_rewrite_options options_of(fixture *l) {
-    hotbed_rewrite_options options = {.size = sizeof options};
-    options.depth = 2;
-    options.model = &l->root;
-    options.batch = &nested_batch_type;
+    hotbed_rewrite_options options = {
+        .size = sizeof options, .depth = 2, .model = &l->root, .batch = &nested_batch_type};
     return options;
 }
 

@@ -100,10 +100,8 @@ static hotbed_train *train_of(example *s, const char *plan, bool timed, int rank
     hotbed_train *train;
     options.plan = plan;
     options.backend = s->backend;
-    options.pipeline = (hotbed_pipeline_options){.size = sizeof options.pipeline};
-    options.pipeline.log_entries = 1000;
-    options.pipeline.timed = timed;
-    options.pipeline.rank = rank;
+    options.pipeline = (hotbed_pipeline_options){
+        .size = sizeof options.pipeline, .log_entries = 1000, .timed = timed, .rank = rank};
     CHECK_OK(hotbed_train_create(&s->trainer, &options, &train));
     example_bind(s, train, 0, 12);
     CHECK_EQ(example_run(train), 12);
@@ -235,9 +233,7 @@ static void write_errors_are_returned(hotbed_backend backend) {
     CHECK(strstr(hotbed_last_error(), strerror(ENOSPC)) != NULL);
     hotbed_train_destroy(train);
     train = NULL;
-    hotbed_train_options options = {.size = sizeof options};
-    options.plan = "none";
-    options.backend = backend;
+    hotbed_train_options options = {.size = sizeof options, .plan = "none", .backend = backend};
     CHECK_OK(hotbed_train_create(&s.trainer, &options, &train)); /* without a log */
     pipeline = hotbed_train_pipeline(train);
     CHECK_STATUS(hotbed_timeline_write_trace(1, &pipeline, "x"), HOTBED_ERR_STATE);

@@ -253,9 +253,8 @@ static void exposed_times_of_train_pipelines_are_exact(hotbed_backend backend) {
         example_open(&s, backend);
         hotbed_train *train = example_train(&s, plans[p], 0);
         void *batches[2] = {&s.batches[0], &s.batches[1]};
-        hotbed_profile_options options = {.size = sizeof options};
-        options.batches = batches;
-        options.num_batches = 2;
+        hotbed_profile_options options = {
+            .size = sizeof options, .batches = batches, .num_batches = 2};
         options.stream = hotbed_train_stream(train, "default");
         options.rounds = 1;
         options.now = calls_so_far;

@@ -355,10 +355,8 @@ static void counts_of_steps_are_of_a_storage(hotbed_backend backend) {
     hotbed_optimizer_init(&optimizer);
     optimizer.kind = HOTBED_OPT_ADAM;
     for (uint32_t t = 0; t < 2; t++) {
-        tables[t] = (hotbed_table_options){.size = sizeof tables[t]};
-        tables[t].name = names[t];
-        tables[t].dim = 4;
-        tables[t].capacity = 8;
+        tables[t] = (hotbed_table_options){
+            .size = sizeof tables[t], .name = names[t], .dim = 4, .capacity = 8};
         hotbed_storage_options_init(&options);
         options.num_tables = 1;
         options.tables = &tables[t];
@@ -369,8 +367,7 @@ static void counts_of_steps_are_of_a_storage(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_get_state(halves[1], &state, f.host));
     state.optimizer_steps = 3;
     CHECK_OK(hotbed_storage_set_state(halves[1], &state, f.host));
-    how = (hotbed_publish_options){.size = sizeof how};
-    how.states = true;
+    how = (hotbed_publish_options){.size = sizeof how, .states = true};
     CHECK_OK(hotbed_publisher_create(f.directory, halves, 2, &how, f.host, &f.publisher));
     CHECK_OK(hotbed_publisher_publish(f.publisher, 1, f.host));
     CHECK_OK(hotbed_publisher_wait(f.publisher));

@@ -55,9 +55,8 @@ static void world_open(world *w, hotbed_backend backend, uint32_t tracks) {
     w->storage = served_create(5, tracks, w->stream);
     w->cuts = calloc(SERVED_CUTS_MOST, sizeof *w->cuts);
     CHECK(w->cuts != NULL);
-    w->redis = (hotbed_redis_options){.size = sizeof w->redis};
-    w->redis.path = w->server.socket;
-    w->redis.prefix = "a*[b]";
+    w->redis = (hotbed_redis_options){
+        .size = sizeof w->redis, .path = w->server.socket, .prefix = "a*[b]"};
     redis_server_start(&w->server, "noeviction");
 }
 
@@ -294,9 +293,8 @@ static void *publish_rank(void *self) {
         CHECK_OK(hotbed_storage_set_rows(storage, 0, 1, &key, &rows, stream));
         CHECK_OK(hotbed_stream_sync(stream));
     }
-    publish_options = (hotbed_publish_options){.size = sizeof publish_options};
-    publish_options.comm = m->comm;
-    publish_options.routes = &route;
+    publish_options =
+        (hotbed_publish_options){.size = sizeof publish_options, .comm = m->comm, .routes = &route};
     CHECK_OK(
         hotbed_publisher_create(m->directory, &storage, 1, &publish_options, stream, &publisher));
     CHECK_OK(hotbed_publisher_publish(publisher, 1, stream));

@@ -331,8 +331,7 @@ static void a_reader_of_redis_answers_the_cut_that_it_names(hotbed_backend backe
         h.storage = served_create(i, (uint32_t)hotbed_test_below(8), h.stream);
         for (uint32_t t = 0; t < SERVED_TABLES; t++)
             h.encodings[t] = (hotbed_encoding)hotbed_test_below(5);
-        h.redis = (hotbed_redis_options){.size = sizeof h.redis};
-        h.redis.path = h.server.socket;
+        h.redis = (hotbed_redis_options){.size = sizeof h.redis, .path = h.server.socket};
         h.redis.cache_rows = 1 + (uint32_t)hotbed_test_below(100);
         redis_server_call(&h.server, "FLUSHALL");
         lose_snapshot(&h);

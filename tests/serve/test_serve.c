@@ -644,8 +644,7 @@ static void a_forked_process_opens_a_reader_of_its_own(hotbed_backend backend) {
     CHECK_EQ(waitpid(child, &ended, 0), child);
     CHECK_EQ(ended, 0);
     hotbed_reader *reader = NULL;
-    hotbed_reader_options options = {.size = sizeof options};
-    options.follow_ms = 1;
+    hotbed_reader_options options = {.size = sizeof options, .follow_ms = 1};
     CHECK_OK(hotbed_reader_open(directory, &options, &reader));
     child = fork();
     if (child == 0)
@@ -892,8 +891,7 @@ static void a_version_is_visible_whole_or_not_at_all(hotbed_backend backend) {
     publish_options.keep_bases = 1;
     CHECK_OK(hotbed_publisher_create(
         sample_path("p"), &storage, 1, &publish_options, stream, &publisher));
-    reader_options = (hotbed_reader_options){.size = sizeof reader_options};
-    reader_options.follow_ms = 1;
+    reader_options = (hotbed_reader_options){.size = sizeof reader_options, .follow_ms = 1};
     for (uint64_t cut = 1; cut <= cuts; cut++) {
         for (int i = 0; i < 64 * 4; i++)
             rows[i] = (float)cut;

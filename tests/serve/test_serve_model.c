@@ -45,8 +45,7 @@ static void close_publisher(history *h) {
 
 /* Create a publisher whose n-th system call fails, if n is not 0. */
 static void open_publisher(history *h, sample_fault fault, uint64_t at) {
-    hotbed_publish_options options = {.size = sizeof options};
-    options.encodings = h->encodings;
+    hotbed_publish_options options = {.size = sizeof options, .encodings = h->encodings};
     options.states = hotbed_test_below(2) == 0;
     options.base_every = 1 + (uint32_t)hotbed_test_below(5);
     options.keep_bases = 1 + (uint32_t)hotbed_test_below(2);

@@ -213,9 +213,8 @@ static void choose_mode(
 
 void fixture_store(const hotbed_storage_options *options, hotbed_external **out) {
     hotbed_external_table tables[FIXTURE_TABLES];
-    hotbed_external_options o = {.size = sizeof o};
-    o.num_tables = options->num_tables;
-    o.tables = tables;
+    hotbed_external_options o = {
+        .size = sizeof o, .num_tables = options->num_tables, .tables = tables};
     CHECK_OK(hotbed_storage_external_tables(options, tables));
     CHECK_OK(hotbed_external_create_memory(&o, out));
 }

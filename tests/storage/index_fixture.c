@@ -12,10 +12,8 @@ void index_fixture_open(
     const hotbed_evict *evict) {
     memset(b, 0, sizeof *b);
     CHECK_OK(hotbed_stream_create(backend, 0, &b->stream));
-    hotbed_index_options options = {.size = sizeof options};
-    options.num_tables = tables;
-    options.capacities = capacities;
-    options.evict = evict;
+    hotbed_index_options options = {
+        .size = sizeof options, .num_tables = tables, .capacities = capacities, .evict = evict};
     CHECK_OK(hotbed_index_create(&options, b->stream, &b->index));
     CHECK_OK(hotbed_memory_alloc(
         b->stream, HOTBED_MEMORY_DEVICE, sizeof(index_batch), NULL, &b->memory));

@@ -811,8 +811,7 @@ static void export_windows(runner *p, uint32_t table, rng *random) {
     enum { WINDOW = 256 };
     uint64_t got[ALL_ROWS], expected[ALL_ROWS], n = 0, end = 0;
     begin_exclusive(p);
-    hotbed_export e = {.size = sizeof e};
-    e.table = table;
+    hotbed_export e = {.size = sizeof e, .table = table};
     e.slots = 1 + rng_below(random, WINDOW);
     e.keys = fixture_alloc(&p->r, (WINDOW + 1) * sizeof *e.keys);
     e.count = e.keys + WINDOW;

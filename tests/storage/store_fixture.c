@@ -14,9 +14,8 @@ static const hotbed_external_table two_tables[STORE_TABLES] = {
     {"user", STORE_ROW_MOST}, {"item.id", 37}};
 
 hotbed_external_options store_fixture_options(void) {
-    hotbed_external_options o = {.size = sizeof o};
-    o.num_tables = STORE_TABLES;
-    o.tables = two_tables;
+    hotbed_external_options o = {
+        .size = sizeof o, .num_tables = STORE_TABLES, .tables = two_tables};
     return o;
 }
 

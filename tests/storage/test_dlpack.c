@@ -95,8 +95,7 @@ static void a_step_on_tensors_equals_the_model(hotbed_backend backend) {
         make(&output, backend, l.output, f32, 2, 16, columns);
         if (l.stride != 0)
             output.strides[0] = (int64_t)l.stride;
-        hotbed_batch from = {.size = sizeof from};
-        from.batch_size = 16;
+        hotbed_batch from = {.size = sizeof from, .batch_size = 16};
         hotbed_dl_want want = want_of(HOTBED_ELEMENT_KEY, 1);
         CHECK_OK(read_both(&keys, &want, r.stream, &array));
         from.keys = array.data;

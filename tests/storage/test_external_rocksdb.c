@@ -40,9 +40,7 @@ static void random_rows(void) {
 static hotbed_status open_tables(
     const char *path, uint32_t num_tables, const hotbed_external_table *tables,
     const hotbed_rocksdb_options *rocksdb, hotbed_external **out) {
-    hotbed_external_options o = {.size = sizeof o};
-    o.num_tables = num_tables;
-    o.tables = tables;
+    hotbed_external_options o = {.size = sizeof o, .num_tables = num_tables, .tables = tables};
     return hotbed_external_create_rocksdb(path, rocksdb, &o, out);
 }
 
@@ -106,8 +104,7 @@ static void rows_persist_after_the_store_is_closed(hotbed_backend backend) {
     path_of(path, "again");
     random_rows();
     hotbed_external_table tables[3] = {{"b", ROW}, {"a", ROW}, {"c", 5}};
-    hotbed_rocksdb_options synced = {.size = sizeof synced};
-    synced.sync = true;
+    hotbed_rocksdb_options synced = {.size = sizeof synced, .sync = true};
     hotbed_external *x = NULL;
     CHECK_OK(open_tables(path, 2, tables, &synced, &x));
     CHECK_OK(hotbed_external_insert(x, 0, N, keys, rows, scores));
@@ -176,8 +173,7 @@ static void a_database_has_one_owner_and_a_valid_path(hotbed_backend backend) {
     char path[PATH_BYTES], deeper[PATH_BYTES + 20];
     path_of(path, "owner");
     hotbed_external_table one = {"one", ROW};
-    hotbed_rocksdb_options options = {.size = sizeof options};
-    options.must_exist = true;
+    hotbed_rocksdb_options options = {.size = sizeof options, .must_exist = true};
     hotbed_external *x = NULL, *second = NULL;
     CHECK_STATUS(open_tables(path, 1, &one, &options, &x), HOTBED_ERR_IO);
     CHECK(x == NULL && last_error_has("does not exist"));

@@ -70,10 +70,8 @@ static hotbed_storage *open_storage(const place *p, const char *name, const char
 
 /* Enqueue an eval of key 7 of table 0. */
 static void eval(const place *p, hotbed_storage *storage) {
-    hotbed_batch batch = {.size = sizeof batch};
-    batch.batch_size = 1;
-    batch.num_keys = 1;
-    batch.keys = p->key.data;
+    hotbed_batch batch = {
+        .size = sizeof batch, .batch_size = 1, .num_keys = 1, .keys = p->key.data};
     CHECK_OK(hotbed_storage_eval(storage, &batch, p->output.data, 0, p->stream));
 }
 

@@ -19,9 +19,7 @@ static void bad_options_are_refused(hotbed_backend backend) {
     hotbed_index *index;
     hotbed_stream *stream = hotbed_test_stream(backend);
     const uint64_t capacities[2] = {10, 20};
-    hotbed_index_options good = {.size = sizeof good};
-    good.num_tables = 2;
-    good.capacities = capacities;
+    hotbed_index_options good = {.size = sizeof good, .num_tables = 2, .capacities = capacities};
 
     hotbed_index_options o = good;
     CHECK_STATUS(hotbed_index_create(&o, stream, NULL), HOTBED_ERR_ARGUMENT);
@@ -528,9 +526,8 @@ static void failing_allocations_are_errors(hotbed_backend backend) {
     hotbed_index *index;
     const uint64_t capacities[2] = {100, 2000};
     hotbed_stream *stream = hotbed_test_stream(backend);
-    hotbed_index_options options = {.size = sizeof options};
-    options.num_tables = 2;
-    options.capacities = capacities;
+    hotbed_index_options options = {
+        .size = sizeof options, .num_tables = 2, .capacities = capacities};
     for (uint64_t n = 1;; n++) {
         fault_arm(n);
         hotbed_status status = hotbed_index_create(&options, stream, &index);

@@ -192,10 +192,8 @@ static void change(world *w) {
         CHECK_OK(hotbed_ticket_cancel(w->ticket, stream));
         break;
     case 10: {
-        hotbed_expiry expiry = {.size = sizeof expiry};
-        expiry.table = table;
-        expiry.min_norm = 0.9F;
-        expiry.slots = 50;
+        hotbed_expiry expiry = {
+            .size = sizeof expiry, .table = table, .min_norm = 0.9F, .slots = 50};
         if (table != 2)
             CHECK_OK(hotbed_storage_expire(w->r.storage, &expiry, stream));
         break;
@@ -464,14 +462,11 @@ static void wrong_arguments_are_named(hotbed_backend backend) {
     s.options.removed_capacity = 0;
     fixture_open_bare(&r, backend, &s.options);
     world_open(&w, backend, 0, 64);
-    hotbed_export e = {.size = sizeof e};
-    e.slots = 16;
-    e.count = w.count;
-    e.since = w.since;
+    hotbed_export e = {.size = sizeof e, .slots = 16, .count = w.count, .since = w.since};
     CHECK_STATUS(hotbed_storage_export(r.storage, &e, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_FIELDS(.table = "table-0");
-    hotbed_removed q = {.size = sizeof q};
-    q.since = w.since, q.until = w.now, q.count = w.count, q.lost = w.lost;
+    hotbed_removed q = {
+        .size = sizeof q, .since = w.since, .until = w.now, .count = w.count, .lost = w.lost};
     CHECK_STATUS(hotbed_storage_removed(r.storage, &q, r.stream), HOTBED_ERR_ARGUMENT);
     CHECK_FIELDS(.table = "table-0");
     q.table = 1, q.capacity = 1;

@@ -8,8 +8,8 @@
 enum { CAPACITY = 600, BATCH = 40, SPACE = 300 };
 
 static hotbed_expiry expiry_of(uint64_t unseen, uint64_t min_score, float min_norm) {
-    hotbed_expiry e = {.size = sizeof e};
-    e.unseen = unseen, e.min_score = min_score, e.min_norm = min_norm;
+    hotbed_expiry e = {
+        .size = sizeof e, .unseen = unseen, .min_score = min_score, .min_norm = min_norm};
     return e;
 }
 

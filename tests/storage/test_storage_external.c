@@ -621,8 +621,7 @@ static void an_export_leaves_an_earlier_fault_latched(hotbed_backend backend) {
     cached_open(&b, backend);
     void *device = fixture_copy(&b.r, keys, sizeof keys);
     void *bad_key = fixture_copy(&b.r, &none, sizeof none);
-    hotbed_export e = {.size = sizeof e};
-    e.slots = KEYS;
+    hotbed_export e = {.size = sizeof e, .slots = KEYS};
     e.keys = fixture_alloc(&b.r, sizeof found);
     e.count = fixture_alloc(&b.r, sizeof *e.count);
     for (int fails = 0; fails < 2; fails++) {

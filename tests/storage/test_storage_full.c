@@ -112,9 +112,7 @@ static void faults_wait_for_the_callers_sync(hotbed_backend backend) {
     hotbed_table_stats stats = {.size = sizeof stats};
     for (uint64_t i = 0; i < 128; i++)
         keys[i] = i;
-    hotbed_batch batch = {.size = sizeof batch};
-    batch.batch_size = 64;
-    batch.num_keys = 128;
+    hotbed_batch batch = {.size = sizeof batch, .batch_size = 64, .num_keys = 128};
     batch.keys = fixture_copy(&r, keys, sizeof keys);
     CHECK_OK(hotbed_ticket_create(r.storage, 128, 64, r.stream, &ticket));
     for (int call = 0; call < 7; call++) {

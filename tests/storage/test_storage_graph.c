@@ -314,10 +314,8 @@ static void admission_and_counts_are_recorded(hotbed_backend backend) {
     float *gradient = fixture_alloc(&r, MAX_KEYS * 4 * sizeof(float));
     float *output = fixture_alloc(&r, MAX_KEYS * 4 * sizeof(float));
     uint64_t *keys = fixture_alloc(&r, MAX_KEYS * sizeof *keys);
-    batch = (hotbed_batch){.size = sizeof batch};
-    batch.batch_size = MAX_KEYS;
-    batch.num_keys = MAX_KEYS;
-    batch.keys = keys;
+    batch = (hotbed_batch){
+        .size = sizeof batch, .batch_size = MAX_KEYS, .num_keys = MAX_KEYS, .keys = keys};
     CHECK_OK(hotbed_fill(gradient, 0, MAX_KEYS * 4 * sizeof(float), r.stream));
     CHECK_OK(hotbed_graph_begin(r.stream));
     CHECK_OK(hotbed_storage_prefetch(r.storage, &batch, ticket, r.stream));

@@ -432,10 +432,8 @@ static uint64_t exported(plain *p) {
     CHECK_EQ(slots, info.slots + info.lower_slots + info.segment_slots);
     for (uint64_t first = 0; first < slots + window; first += window) {
         uint64_t n;
-        hotbed_export batch = {.size = sizeof batch};
-        batch.first = first;
-        batch.slots = window;
-        batch.count = count;
+        hotbed_export batch = {
+            .size = sizeof batch, .first = first, .slots = window, .count = count};
         CHECK_OK(hotbed_storage_export(p->r.storage, &batch, p->r.stream));
         fixture_download(&p->r, &n, count, sizeof n);
         CHECK(n == 0 || first < slots);

@@ -25,8 +25,7 @@ static hotbed_batch batch_of(side *d) {
     uint64_t keys[KEYS];
     for (uint32_t i = 0; i < KEYS; i++)
         keys[i] = key_at(i);
-    hotbed_batch batch = {.size = sizeof batch};
-    batch.batch_size = SAMPLES, batch.num_keys = KEYS;
+    hotbed_batch batch = {.size = sizeof batch, .batch_size = SAMPLES, .num_keys = KEYS};
     batch.keys = fixture_copy(&d->r, keys, sizeof keys);
     return batch;
 }

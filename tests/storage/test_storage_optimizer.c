@@ -698,9 +698,7 @@ static void one_step(
     s.options.optimizer.initial_accumulator = accumulator;
     s.options.optimizer.max_gradient = clamp;
     fixture_open_bare(&r, backend, &s.options);
-    hotbed_batch batch = {.size = sizeof batch};
-    batch.batch_size = n;
-    batch.num_keys = n;
+    hotbed_batch batch = {.size = sizeof batch, .batch_size = n, .num_keys = n};
     batch.keys = fixture_copy(&r, keys, n * sizeof *keys);
     const float *device = fixture_copy(&r, gradients, n * sizeof *gradients);
     const hotbed_rows rows = {.weights = fixture_alloc(&r, n * sizeof *weights)};

@@ -127,10 +127,8 @@ static void check_evicted(pair_fixture *b, uint64_t slot) {
 static uint32_t prefetch(
     pair_fixture *b, uint32_t n, const uint64_t *keys, hotbed_ticket_view *view) {
     uint32_t uniques[2];
-    hotbed_batch batch = {.size = sizeof batch};
-    batch.batch_size = n;
-    batch.num_keys = n;
-    batch.keys = b->device_keys;
+    hotbed_batch batch = {
+        .size = sizeof batch, .batch_size = n, .num_keys = n, .keys = b->device_keys};
     fixture_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
     CHECK_OK(hotbed_storage_prefetch(b->r.storage, &batch, b->ticket, b->r.stream));
     b->step++;

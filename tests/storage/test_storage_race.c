@@ -325,10 +325,8 @@ static void *watch_rows(void *argument) {
     watch *w = argument;
     uint64_t state = 7, keys[ASKED], least[ASKED];
     float rows[ASKED * WATCHED_DIM];
-    hotbed_batch batch = {.size = sizeof batch};
-    batch.keys = w->device_keys;
-    batch.num_keys = ASKED;
-    batch.batch_size = ASKED;
+    hotbed_batch batch = {
+        .size = sizeof batch, .keys = w->device_keys, .num_keys = ASKED, .batch_size = ASKED};
     while (hotbed_load_relaxed_u32(&w->over) == 0) {
         for (uint32_t i = 0; i < ASKED; i++)
             keys[i] = hotbed_test_random_r(&state) % WATCHED;

@@ -51,10 +51,8 @@ static void score_close(score_fixture *b) {
 }
 
 static void prefetch(score_fixture *b, uint32_t n, const uint64_t *keys) {
-    hotbed_batch batch = {.size = sizeof batch};
-    batch.batch_size = n;
-    batch.num_keys = n;
-    batch.keys = b->device_keys;
+    hotbed_batch batch = {
+        .size = sizeof batch, .batch_size = n, .num_keys = n, .keys = b->device_keys};
     fixture_upload(&b->r, b->device_keys, keys, n * sizeof *keys);
     CHECK_OK(hotbed_storage_prefetch(b->r.storage, &batch, b->ticket, b->r.stream));
     b->step++;
@@ -789,11 +787,8 @@ static void now_separates_earlier_and_later_keys(hotbed_backend backend) {
         CHECK(later > now);
         uint64_t *device = fixture_alloc(&b.r, 2 * SLOTS * sizeof *device);
         uint64_t *counted = fixture_alloc(&b.r, sizeof *counted), keys[SLOTS];
-        hotbed_export e = {.size = sizeof e};
-        e.slots = 64;
-        e.capacity = SLOTS;
-        e.keys = device;
-        e.count = counted;
+        hotbed_export e = {
+            .size = sizeof e, .slots = 64, .capacity = SLOTS, .keys = device, .count = counted};
         if (kinds[k] == HOTBED_SCORE_TIMESTAMP_LFU)
             e.min_time = now + 1;
         else

@@ -111,10 +111,7 @@ static void every_count_is_read(hotbed_backend backend) {
     CHECK_OK(hotbed_ticket_create(r.storage, 64, 32, r.stream, &ticket));
     CHECK_OK(hotbed_meter_create(r.storage, r.stream, &meter));
     uint64_t *device = fixture_alloc(&r, sizeof keys);
-    hotbed_batch batch = {.size = sizeof batch};
-    batch.batch_size = 32;
-    batch.num_keys = 64;
-    batch.keys = device;
+    hotbed_batch batch = {.size = sizeof batch, .batch_size = 32, .num_keys = 64, .keys = device};
     for (int i = 0; i < 40; i++) {
         for (int k = 0; k < 64; k++)
             keys[k] = rng_below(&random, 500);
@@ -157,9 +154,7 @@ static void meter_open(meter_fixture *d, hotbed_backend backend) {
     CHECK_OK(hotbed_meter_create(d->r.storage, d->r.stream, &d->meter));
     for (uint64_t k = 0; k < 2 * BATCH; k++)
         keys[k] = k;
-    d->batch = (hotbed_batch){.size = sizeof d->batch};
-    d->batch.batch_size = BATCH;
-    d->batch.num_keys = 2 * BATCH;
+    d->batch = (hotbed_batch){.size = sizeof d->batch, .batch_size = BATCH, .num_keys = 2 * BATCH};
     d->batch.keys = fixture_copy(&d->r, keys, sizeof keys);
 }
 
@@ -313,9 +308,7 @@ static void histograms_count_the_slots(hotbed_backend backend) {
     CHECK_OK(hotbed_storage_table(r.storage, 1, &info));
     uint8_t *loads = calloc(info.slots / 16, 1);
     CHECK(loads != NULL);
-    hotbed_batch batch = {.size = sizeof batch};
-    batch.batch_size = STEP;
-    batch.num_keys = 2 * STEP;
+    hotbed_batch batch = {.size = sizeof batch, .batch_size = STEP, .num_keys = 2 * STEP};
     batch.keys = fixture_alloc(&r, sizeof keys);
     for (int i = 0; i < CAPACITY / STEP; i++) {
         for (int k = 0; k < 2 * STEP; k++)

@@ -226,9 +226,7 @@ static void a_row_can_be_pinned_by_all_tickets(hotbed_backend backend) {
     setup_start(&s, 1, 2, 4);
     fixture_open_bare(&r, backend, &s.options);
     const uint64_t key = 77;
-    hotbed_batch batch = {.size = sizeof batch};
-    batch.batch_size = 1;
-    batch.num_keys = 1;
+    hotbed_batch batch = {.size = sizeof batch, .batch_size = 1, .num_keys = 1};
     batch.keys = fixture_copy(&r, &key, sizeof key);
     for (int i = 0; i < 255; i++) {
         CHECK_OK(hotbed_ticket_create(r.storage, 1, 1, r.stream, &tickets[i]));

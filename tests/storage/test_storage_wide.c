@@ -63,10 +63,8 @@ static hotbed_status allocate(wide *w, hotbed_backend backend) {
 }
 
 static void prefetch(wide *w, uint32_t n, const uint64_t *keys) {
-    hotbed_batch batch = {.size = sizeof batch};
-    batch.batch_size = n;
-    batch.num_keys = n;
-    batch.keys = w->keys.data;
+    hotbed_batch batch = {
+        .size = sizeof batch, .batch_size = n, .num_keys = n, .keys = w->keys.data};
     CHECK_OK(hotbed_copy(w->keys.data, keys, n * sizeof *keys, w->stream));
     CHECK_OK(hotbed_storage_prefetch(w->storage, &batch, w->ticket, w->stream));
     CHECK_OK(hotbed_stream_sync(w->stream));

@@ -11,9 +11,7 @@
 #include "base/fault_text.h"
 #include "base/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* A stream to create. The requirements of both backends have been checked. */
 typedef struct hotbed_stream_spec {
@@ -134,7 +132,5 @@ void hotbed_count_allocation(size_t bytes);
 void hotbed_count_memory(hotbed_memory_kind kind, size_t bytes); /* an allocation of this kind */
 void hotbed_count_copy(size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

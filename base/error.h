@@ -7,9 +7,7 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 #if defined(__GNUC__) || defined(__clang__)
 #define HOTBED_PRINTF(text, values) __attribute__((format(printf, text, values)))
@@ -147,7 +145,5 @@ const char *hotbed_reason(int error, char text[HOTBED_REASON_BYTES]);
         HOTBED_TRY(hotbed_callback_status((call), hotbed_errors_before, name));                    \
     } while (0)
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -12,9 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* The names of a storage's tables. Shared, because a fault can outlive its storage. */
 typedef struct hotbed_table_names hotbed_table_names;
@@ -65,7 +63,5 @@ void hotbed_fault_sources_clear(hotbed_fault_sources *sources);
 void hotbed_fault_describe(
     hotbed_fault fault, const hotbed_fault_sources *sources, hotbed_error *out);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

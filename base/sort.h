@@ -9,9 +9,7 @@
 
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 size_t hotbed_sort_pairs_scratch(hotbed_backend backend, uint64_t n);
 
@@ -36,7 +34,5 @@ void hotbed_sort_words(uint64_t n, uint64_t *words);
 /* The same, and leave each word once. Returns their number. */
 uint64_t hotbed_distinct_words(uint64_t n, uint64_t *words);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -4,9 +4,7 @@
 
 #include "base/sort.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_sort_ops {
     size_t (*pairs_scratch)(uint64_t n);
@@ -26,7 +24,5 @@ extern const hotbed_sort_ops hotbed_sort_host;
 extern const hotbed_sort_ops hotbed_sort_cuda;
 #endif
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

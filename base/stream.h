@@ -7,9 +7,7 @@
 #include "base/port.h"
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* The place where kernels on `stream` latch faults without a table. */
 hotbed_fault *hotbed_stream_faults(hotbed_stream *stream);
@@ -133,7 +131,5 @@ void hotbed_delete(void *pointer); /* NULL is allowed */
 #define HOTBED_OF_BACKEND(backend, name) ((void)(backend), &name##_host)
 #endif
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -12,9 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* The C library's snprintf, vsnprintf and strtod, with a decimal point. */
 #if defined(__GNUC__) || defined(__clang__)
@@ -38,7 +36,5 @@ void hotbed_escape(char *text, size_t capacity);
 enum { HOTBED_KEY_TEXT_BYTES = 56 };
 const char *hotbed_key_text(uint64_t key, hotbed_key_type type, char text[HOTBED_KEY_TEXT_BYTES]);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

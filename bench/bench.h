@@ -22,9 +22,7 @@
 
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct bench_state bench_state;
 
@@ -119,7 +117,5 @@ double bench_lines_seconds(hotbed_stream *stream, uint64_t n, uint64_t slots);
 void bench_free_all(void); /* memory that cases allocated */
 void bench_close(void);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -4,9 +4,7 @@
 
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* Copy n rows of `bytes` bytes (a power of two, at least 16), rows[i] to output[i * bytes]. Asynchronous. */
 hotbed_status bench_gather(
@@ -83,7 +81,5 @@ hotbed_status bench_device_cuda(
     hotbed_stream *stream, char *device, size_t device_bytes, char *driver, size_t driver_bytes);
 #endif
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

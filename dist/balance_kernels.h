@@ -6,9 +6,7 @@
 #include "dist/balance_core.h"
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* The workloads of a rank's samples, followed by the number of real samples. */
 typedef struct hotbed_workload_args {
@@ -33,7 +31,5 @@ typedef struct hotbed_balance_kernels {
 extern const hotbed_balance_kernels hotbed_balance_kernels_host;
 extern const hotbed_balance_kernels hotbed_balance_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

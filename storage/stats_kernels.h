@@ -5,9 +5,7 @@
 #include "hotbed/stream.h"
 #include "storage/stats_core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_stats_kernels {
     /* Write the next record of the meter. */
@@ -21,7 +19,5 @@ typedef struct hotbed_stats_kernels {
 extern const hotbed_stats_kernels hotbed_stats_kernels_host;
 extern const hotbed_stats_kernels hotbed_stats_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

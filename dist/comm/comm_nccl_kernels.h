@@ -5,9 +5,7 @@
 #include "base/fault.h"
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* In pinned memory: the watching thread sees how far the GPU is, and the GPU sees an abort. Each
  * word has one writer. */
@@ -47,7 +45,5 @@ hotbed_status hotbed_comm_gpu_parts(
  * ncclWindow_t. */
 uint32_t hotbed_comm_gpu_neighbours(void *comm, const void *window);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -5,9 +5,7 @@
 #include "dist/comm/comm_sum_core.h"
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_comm_sum_kernels {
     /* Run hotbed_comm_sum_one() for all i below n; n > 0. Asynchronous. */
@@ -17,7 +15,5 @@ typedef struct hotbed_comm_sum_kernels {
 extern const hotbed_comm_sum_kernels hotbed_comm_sum_kernels_host;
 extern const hotbed_comm_sum_kernels hotbed_comm_sum_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

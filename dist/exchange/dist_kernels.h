@@ -11,9 +11,7 @@
 #include "dist/exchange/kjt_core.h"
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_dist_kernels {
     /* --- before the exchange */
@@ -82,7 +80,5 @@ typedef struct hotbed_dist_kernels {
 extern const hotbed_dist_kernels hotbed_dist_kernels_host;
 extern const hotbed_dist_kernels hotbed_dist_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

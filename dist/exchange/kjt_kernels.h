@@ -5,9 +5,7 @@
 #include "dist/exchange/kjt_core.h"
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 enum { HOTBED_WORDS_MOST = 112 }; /* words per put() */
 
@@ -39,7 +37,5 @@ typedef struct hotbed_kjt_kernels {
 extern const hotbed_kjt_kernels hotbed_kjt_kernels_host;
 extern const hotbed_kjt_kernels hotbed_kjt_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -9,9 +9,7 @@
 #include "examples/train/model_core.h"
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 enum { HOTBED_FM_MAX_DIM = 256 };
 
@@ -47,7 +45,5 @@ typedef struct hotbed_fm_kernels {
 extern const hotbed_fm_kernels hotbed_fm_kernels_host;
 extern const hotbed_fm_kernels hotbed_fm_kernels_cuda; /* with HOTBED_WITH_CUDA only */
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -38,9 +38,7 @@
 #include "hotbed/status.h"
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_balance hotbed_balance; /* opaque; owned by the caller */
 
@@ -111,7 +109,5 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_balance_rows(
     hotbed_balance *balance, uint64_t row_bytes, const void *rows, void *new_rows,
     hotbed_stream *stream);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

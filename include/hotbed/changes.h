@@ -42,9 +42,7 @@
 #include "hotbed/storage.h"
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* A point in the record of changes. A position of zeros is the time before the first change. A position
  * belongs to one storage of one process; the fields are the library's. Frozen. */
@@ -115,7 +113,5 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_change_filter_select(
     const hotbed_change_filter *filter, uint64_t n, const uint64_t *scores, const uint64_t *touches,
     const double *changes, bool *passes);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

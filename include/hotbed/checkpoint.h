@@ -44,9 +44,7 @@
 #include "hotbed/route.h"
 #include "hotbed/storage.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* The rows of a rank: the keys that the tables' routes assign to it. {0}: a single rank, which has
  * all rows.
@@ -416,7 +414,5 @@ HOTBED_API void hotbed_checkpoint_found_free(hotbed_checkpoint_found *found); /*
  * version of the format; a build without HDF5). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_check(const char *path);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

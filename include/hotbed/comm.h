@@ -81,9 +81,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_comm hotbed_comm; /* opaque; owned by the creator */
 
@@ -356,7 +354,5 @@ HOTBED_API void hotbed_comm_set_tag(hotbed_comm *comm, uint32_t tag);
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_comm_log_digest(const hotbed_comm *comm, uint64_t *calls, uint64_t *digest);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

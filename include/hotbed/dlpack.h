@@ -32,9 +32,7 @@
 #include "hotbed/storage.h"
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* --- the ABI ---------------------------------------------------------------------------------- */
 
@@ -182,7 +180,5 @@ hotbed_dl_weights(const hotbed_storage *storage, uint32_t table, hotbed_dl_view 
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_dl_state(const hotbed_storage *storage, uint32_t table, uint32_t state, hotbed_dl_view *out);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -40,9 +40,7 @@
 #include "hotbed/storage.h"
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* One batch. 0 is the default of every field but `size`. Arrays are device or pinned memory with
  * space for `slots` items, or for `capacity` items if it is set. Items beyond `count` are left
@@ -90,7 +88,5 @@ hotbed_storage_export(hotbed_storage *storage, const hotbed_export *batch, hotbe
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_export_end(
     hotbed_storage *storage, uint32_t table, uint64_t *end, hotbed_stream *stream);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

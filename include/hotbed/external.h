@@ -53,9 +53,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_external hotbed_external; /* opaque; owned by the caller */
 
@@ -312,7 +310,5 @@ hotbed_external_stats_read(hotbed_external *external, hotbed_external_stats *out
 HOTBED_API hotbed_status
 hotbed_external_failure(hotbed_external *external, char *text, size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -31,9 +31,7 @@
 #include "hotbed/stream.h"
 #include "hotbed/types.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_flat_table hotbed_flat_table; /* opaque; owned by the caller */
 
@@ -97,7 +95,5 @@ typedef struct hotbed_flat_table_view {
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_flat_table_read(const hotbed_flat_table *table, hotbed_flat_table_view *out);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -48,9 +48,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 enum { HOTBED_ARGUMENTS_MOST = 8, HOTBED_MODULES_MOST = 32, HOTBED_POSTPROCS_MOST = 32 };
 
@@ -421,7 +419,5 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_restore(
 /* Free a snapshot. None of its work may be in flight on other streams. NULL is allowed. */
 HOTBED_API void hotbed_context_drop(hotbed_context_snapshot *snapshot, hotbed_stream *stream);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -39,9 +39,7 @@
 #include "hotbed/stream.h"
 #include "hotbed/types.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_index hotbed_index; /* opaque; owned by the caller */
 
@@ -177,7 +175,5 @@ typedef struct hotbed_index_info {
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_index_table(const hotbed_index *index, uint32_t table, hotbed_index_info *out);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -23,9 +23,7 @@
 #include "hotbed/stream.h"
 #include "hotbed/types.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* The state that changes from step to step. It is in device memory, so that launched graphs see the
  * changes: the caller allocates it there and copies an initialized clock to it. To change the
@@ -72,7 +70,5 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_optimizer_update_rows(
     const hotbed_optimizer *optimizer, const hotbed_optimizer_clock *clock,
     const hotbed_row_update *update, hotbed_stream *stream);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -63,9 +63,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_pipeline hotbed_pipeline;   /* opaque; owned by the caller */
 typedef struct hotbed_iteration hotbed_iteration; /* opaque; owned by its pipeline */
@@ -439,7 +437,5 @@ typedef struct hotbed_pipeline_stats {
 HOTBED_API hotbed_status
 hotbed_pipeline_stats_read(hotbed_pipeline *pipeline, hotbed_pipeline_stats *out);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -33,9 +33,7 @@
 
 #include "hotbed/pipeline.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* --- profiles --------------------------------------------------------------------------------- */
 
@@ -199,7 +197,5 @@ hotbed_timeline_write_trace(uint32_t n, hotbed_pipeline *const *pipelines, const
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_timeline_write_picture(
     uint32_t n, hotbed_pipeline *const *pipelines, uint64_t iterations, const char *path);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -47,9 +47,7 @@
 #include "hotbed/route.h"
 #include "hotbed/storage.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_publisher hotbed_publisher; /* opaque; owned by the caller */
 
@@ -171,7 +169,5 @@ typedef struct hotbed_publish_stats {
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_publisher_stats(const hotbed_publisher *publisher, hotbed_publish_stats *out);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

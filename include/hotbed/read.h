@@ -34,9 +34,7 @@
 #include "hotbed/publish.h"
 #include "hotbed/types.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_reader hotbed_reader; /* opaque; owned by the caller */
 
@@ -184,7 +182,5 @@ hotbed_reader_health(hotbed_reader *reader, double most_seconds);
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_reader_metrics(hotbed_reader *reader, char *text, uint64_t capacity, uint64_t *bytes);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -45,9 +45,7 @@
 
 #include "hotbed/read.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_redis_sink hotbed_redis_sink;     /* opaque; owned by the caller */
 typedef struct hotbed_redis_reader hotbed_redis_reader; /* opaque; owned by the caller */
@@ -134,7 +132,5 @@ hotbed_redis_reader_stats(hotbed_redis_reader *reader, hotbed_redis_stats *out);
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_redis_reader_metrics(
     hotbed_redis_reader *reader, char *text, uint64_t capacity, uint64_t *bytes);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -39,9 +39,7 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* Sharding rules. The numbers are ABI; checkpoints contain the names. */
 typedef enum hotbed_route_kind {
@@ -93,7 +91,5 @@ HOTBED_API uint64_t hotbed_route_rows(const hotbed_route *route, uint32_t rank);
  * checkpoints; NULL for other numbers. */
 HOTBED_API const char *hotbed_route_name(hotbed_route_kind kind);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -95,9 +95,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* --- batches ---------------------------------------------------------------------------------- */
 
@@ -557,7 +555,5 @@ hotbed_sharded_repeated_overflows(const hotbed_sharded_context *context, uint32_
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_print(const hotbed_sharded *sharded, char *text, size_t capacity, size_t *length);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

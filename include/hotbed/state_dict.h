@@ -51,9 +51,7 @@
 #include "hotbed/dlpack.h"
 #include "hotbed/storage.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_state_dict hotbed_state_dict; /* opaque; owned by the caller */
 
@@ -204,7 +202,5 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_state_dict_load(
     hotbed_state_dict *dict, uint32_t n, const hotbed_state_source *sources, bool strict,
     hotbed_state_report *report, hotbed_stream *stream);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

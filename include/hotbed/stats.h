@@ -26,9 +26,7 @@
 #include "hotbed/storage.h"
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* opaque; owned by the caller; a storage can have any number */
 typedef struct hotbed_meter hotbed_meter;
@@ -87,7 +85,5 @@ enum { HOTBED_LOADS = 17 };
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_load_histogram(
     hotbed_storage *storage, uint32_t table, uint64_t *buckets, hotbed_stream *stream);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

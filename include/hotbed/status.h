@@ -38,9 +38,16 @@
 #define HOTBED_MUST_USE
 #endif
 
+/* Around declarations of C functions, for C++ programs. */
 #ifdef __cplusplus
-extern "C" {
+#define HOTBED_BEGIN_DECLS extern "C" {
+#define HOTBED_END_DECLS   }
+#else
+#define HOTBED_BEGIN_DECLS
+#define HOTBED_END_DECLS
 #endif
+
+HOTBED_BEGIN_DECLS
 
 /* The numbers are part of the ABI: new ones are only ever appended. */
 typedef enum hotbed_status {
@@ -129,7 +136,5 @@ HOTBED_API const hotbed_error_detail *hotbed_last_error_detail(void);
  * your functions that Hotbed calls: loaders, tasks, hooks. Hotbed's own calls do it themselves. */
 HOTBED_API hotbed_status hotbed_error_set(hotbed_status status, const char *text);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -101,9 +101,7 @@
 #include "hotbed/stream.h"
 #include "hotbed/types.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_storage hotbed_storage; /* opaque; owned by the caller */
 typedef struct hotbed_ticket hotbed_ticket;   /* opaque; owned by the caller */
@@ -1002,7 +1000,5 @@ typedef struct hotbed_segment_info {
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_storage_segment(
     const hotbed_storage *storage, uint32_t table, uint32_t segment, hotbed_segment_info *out);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -43,9 +43,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef enum hotbed_backend {
     HOTBED_BACKEND_HOST = 1,
@@ -295,7 +293,5 @@ typedef struct hotbed_counters {
  * Errors: ARGUMENT (NULL, size). */
 HOTBED_API hotbed_status hotbed_counters_read(hotbed_counters *out);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -50,9 +50,7 @@
 #include "hotbed/profile.h"
 #include "hotbed/sharded.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_train hotbed_train; /* opaque; owned by the caller */
 
@@ -283,7 +281,5 @@ HOTBED_API void hotbed_comm_agreement_destroy(
  * exists. */
 HOTBED_API hotbed_agreement hotbed_comm_agreement_of(hotbed_comm_agreement *agreement);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -26,9 +26,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* Element type of rows, outputs and gradients. Sums and optimizer steps are computed in F32
  * whatever the type. Outputs are rounded to nearest even, rows as hotbed_rounding says. */
@@ -259,7 +257,5 @@ HOTBED_API const char *hotbed_optimizer_state_name(hotbed_optimizer_kind kind, u
 /* Return the name of an optimizer: "sgd", "adam", ... */
 HOTBED_API const char *hotbed_optimizer_name(hotbed_optimizer_kind kind);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -20,9 +20,7 @@
 #define HOTBED_VERSION_PATCH 0
 #define HOTBED_VERSION       "0.1.0"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* Return the HOTBED_VERSION of the linked library. */
 HOTBED_API const char *hotbed_version(void);
@@ -32,7 +30,5 @@ HOTBED_API const char *hotbed_version(void);
  * with their own declarations. */
 HOTBED_API size_t hotbed_struct_bytes(const char *name);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -5,9 +5,7 @@
 #include "hotbed/stream.h"
 #include "storage/index/index_call_core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* All are async; n > 0. */
 typedef struct hotbed_index_kernels {
@@ -34,7 +32,5 @@ typedef struct hotbed_index_kernels {
 extern const hotbed_index_kernels hotbed_index_kernels_host;
 extern const hotbed_index_kernels hotbed_index_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

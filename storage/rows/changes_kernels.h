@@ -6,9 +6,7 @@
 #include "hotbed/stream.h"
 #include "storage/rows/changes_core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_changes_kernels {
     hotbed_status (*position)(
@@ -22,7 +20,5 @@ typedef struct hotbed_changes_kernels {
 extern const hotbed_changes_kernels hotbed_changes_kernels_host;
 extern const hotbed_changes_kernels hotbed_changes_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

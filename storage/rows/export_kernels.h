@@ -5,9 +5,7 @@
 #include "hotbed/stream.h"
 #include "storage/rows/export_core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_export_kernels {
     /* Write `bits`, and the counts in `starts`; the last count is 0. */
@@ -19,7 +17,5 @@ typedef struct hotbed_export_kernels {
 extern const hotbed_export_kernels hotbed_export_kernels_host;
 extern const hotbed_export_kernels hotbed_export_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

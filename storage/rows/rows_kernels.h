@@ -10,9 +10,7 @@
 #include "storage/rows/expire_core.h"
 #include "storage/rows/offer_core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_rows_kernels {
     hotbed_status (*get)(const hotbed_rows_args *args, hotbed_stream *stream);
@@ -43,7 +41,5 @@ typedef struct hotbed_rows_kernels {
 extern const hotbed_rows_kernels hotbed_rows_kernels_host;
 extern const hotbed_rows_kernels hotbed_rows_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

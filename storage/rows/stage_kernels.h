@@ -6,9 +6,7 @@
 #include "hotbed/stream.h"
 #include "storage/rows/stage_core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_stage_kernels {
     /* Write the descriptor, its slots, and `places`. Async; n > 0. */
@@ -18,7 +16,5 @@ typedef struct hotbed_stage_kernels {
 extern const hotbed_stage_kernels hotbed_stage_kernels_host;
 extern const hotbed_stage_kernels hotbed_stage_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

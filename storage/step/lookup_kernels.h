@@ -6,9 +6,7 @@
 #include "hotbed/stream.h"
 #include "storage/step/pool_core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* All are async, and read the number of keys from device memory. If step->to is on, sequence output
  * is written there, and `output` and `stride` are unused. */
@@ -53,7 +51,5 @@ typedef struct hotbed_lookup_kernels {
 extern const hotbed_lookup_kernels hotbed_lookup_kernels_host;
 extern const hotbed_lookup_kernels hotbed_lookup_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -5,9 +5,7 @@
 #include "hotbed/stream.h"
 #include "storage/step/score_core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_score_kernels {
     /* Between find and place: count the keys in `missing`, or draw for them, and flag rejected
@@ -19,7 +17,5 @@ typedef struct hotbed_score_kernels {
 extern const hotbed_score_kernels hotbed_score_kernels_host;
 extern const hotbed_score_kernels hotbed_score_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -16,9 +16,7 @@
 #include "hotbed/stream.h"
 #include "storage/step/step_core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_unique_kernels {
     /* Bytes of device memory that unique() needs for batches of `bound` keys and `num_tables`
@@ -34,7 +32,5 @@ typedef struct hotbed_unique_kernels {
 extern const hotbed_unique_kernels hotbed_unique_kernels_host;
 extern const hotbed_unique_kernels hotbed_unique_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -5,9 +5,7 @@
 #include "hotbed/stream.h"
 #include "storage/step/update_core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_update_kernels {
     /* Bytes of device memory that update() needs. */
@@ -39,7 +37,5 @@ typedef struct hotbed_update_kernels {
 extern const hotbed_update_kernels hotbed_update_kernels_host;
 extern const hotbed_update_kernels hotbed_update_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

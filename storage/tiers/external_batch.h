@@ -10,9 +10,7 @@
 
 #include "storage/tiers/tier_external_core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* Must not move: enqueued and recorded calls hold its address. */
 typedef struct hotbed_external_batch {
@@ -43,7 +41,5 @@ hotbed_status hotbed_external_batch_find(hotbed_external_batch *batch, hotbed_st
 hotbed_status hotbed_external_batch_insert(hotbed_external_batch *batch, hotbed_stream *stream);
 hotbed_status hotbed_external_batch_erase(hotbed_external_batch *batch, hotbed_stream *stream);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

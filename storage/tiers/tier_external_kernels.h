@@ -6,9 +6,7 @@
 #include "hotbed/stream.h"
 #include "storage/tiers/tier_external_core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* Each runs one pass of its kind. Async. */
 typedef struct hotbed_tier_external_kernels {
@@ -26,7 +24,5 @@ typedef struct hotbed_tier_external_kernels {
 extern const hotbed_tier_external_kernels hotbed_tier_external_kernels_host;
 extern const hotbed_tier_external_kernels hotbed_tier_external_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -6,9 +6,7 @@
 #include "hotbed/stream.h"
 #include "storage/tiers/tier_core.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 /* All are async, and read the number of missing keys from device memory. */
 typedef struct hotbed_tier_kernels {
@@ -24,7 +22,5 @@ typedef struct hotbed_tier_kernels {
 extern const hotbed_tier_kernels hotbed_tier_kernels_host;
 extern const hotbed_tier_kernels hotbed_tier_kernels_cuda;
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

@@ -6,9 +6,7 @@
 #include "base/port.h"
 #include "hotbed/stream.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+HOTBED_BEGIN_DECLS
 
 enum { WINDOW_WORDS = 64 }; /* of each rank, in the part of each rank */
 
@@ -47,7 +45,5 @@ hotbed_status window_check_cuda(const window_args *args, hotbed_stream *stream);
 int window_device(const void *data, const hotbed_stream *stream);
 int window_device_cuda(const void *data);
 
-#ifdef __cplusplus
-}
-#endif
+HOTBED_END_DECLS
 #endif

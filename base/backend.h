@@ -4,8 +4,7 @@
  * stream.c checks arguments, counts and dispatches; host_stream.c and cuda_stream.cu do the work.
  * stream.c calls an operation with checked arguments, sizes above 0, and objects of the same
  * backend. */
-#ifndef HOTBED_BASE_BACKEND_H
-#define HOTBED_BASE_BACKEND_H
+#pragma once
 
 #include "base/error.h"
 #include "base/fault_text.h"
@@ -133,4 +132,3 @@ void hotbed_count_memory(hotbed_memory_kind kind, size_t bytes); /* an allocatio
 void hotbed_count_copy(size_t bytes);
 
 HOTBED_END_DECLS
-#endif

@@ -2,8 +2,7 @@
  *
  * Write one function that takes the arrays in turn. Call it with base NULL to get the size of the
  * block in `used`, allocate the block, and call it again with the block's address. */
-#ifndef HOTBED_BASE_CARVE_H
-#define HOTBED_BASE_CARVE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -19,5 +18,3 @@ static inline void *hotbed_carve_take(hotbed_carve *carve, size_t bytes) {
     carve->used += (bytes + 255) / 256 * 256;
     return at;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* base/check.h - checks of arguments: each returns OK, or ARGUMENT with the parameter's name and value in the text
  * and in the fields of the error. */
-#ifndef HOTBED_BASE_CHECK_H
-#define HOTBED_BASE_CHECK_H
+#pragma once
 
 #include "hotbed/status.h"
 #include "hotbed/stream.h"
@@ -33,5 +32,3 @@ hotbed_status hotbed_check_finite(const char *name, float value);
  * 1, the index of cuda 0". */
 hotbed_status hotbed_check_stream(
     const hotbed_stream *stream, const char *object, hotbed_backend backend, int device);
-
-#endif

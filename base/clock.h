@@ -1,6 +1,5 @@
 /* base/clock.h - the clocks. */
-#ifndef HOTBED_BASE_CLOCK_H
-#define HOTBED_BASE_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 
@@ -21,5 +20,4 @@ uint64_t hotbed_realtime_now(void);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -2,8 +2,7 @@
  *
  * Bulk copies access memory through the async proxy. A load completes on an mbarrier; a store
  * completes with the thread's bulk group. */
-#ifndef HOTBED_BASE_CUDA_BULK_H
-#define HOTBED_BASE_CUDA_BULK_H
+#pragma once
 
 #include <stdint.h>
 
@@ -86,5 +85,4 @@ static __device__ void hotbed_bulk_fence(void) {
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-#endif
 #endif

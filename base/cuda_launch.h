@@ -1,6 +1,5 @@
 /* base/cuda_launch.h - helpers for kernel launchers; for .cu files only. */
-#ifndef HOTBED_BASE_CUDA_LAUNCH_H
-#define HOTBED_BASE_CUDA_LAUNCH_H
+#pragma once
 
 #include "base/error.h"
 #include "hotbed/stream.h"
@@ -57,5 +56,3 @@ static __device__ inline uint64_t hotbed_cuda_thread(void) {
 static __device__ inline uint64_t hotbed_cuda_threads(void) {
     return (uint64_t)gridDim.x * blockDim.x;
 }
-
-#endif

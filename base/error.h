@@ -1,7 +1,6 @@
 /* base/error.h - how a function fails: hotbed_fail() where the error is found, HOTBED_TRY() in its
  * callers. */
-#ifndef HOTBED_BASE_ERROR_H
-#define HOTBED_BASE_ERROR_H
+#pragma once
 
 #include "hotbed/status.h"
 
@@ -146,4 +145,3 @@ const char *hotbed_reason(int error, char text[HOTBED_REASON_BYTES]);
     } while (0)
 
 HOTBED_END_DECLS
-#endif

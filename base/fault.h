@@ -1,6 +1,5 @@
 /* base/fault.h - faults that kernels find, latched where hotbed_stream_sync() reads them. */
-#ifndef HOTBED_BASE_FAULT_H
-#define HOTBED_BASE_FAULT_H
+#pragma once
 
 #include "base/port.h"
 #include "hotbed/status.h"
@@ -60,5 +59,3 @@ HOTBED_HD void hotbed_fault_latch(
     __atomic_store_n(&fault->status, status, __ATOMIC_RELEASE);
 #endif
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A fault has the number of a table. Streams remember which storages had work on them, so that the
  * text can have the table's name. */
-#ifndef HOTBED_BASE_FAULT_TEXT_H
-#define HOTBED_BASE_FAULT_TEXT_H
+#pragma once
 
 #include "base/error.h"
 #include "base/fault.h"
@@ -64,4 +63,3 @@ void hotbed_fault_describe(
     hotbed_fault fault, const hotbed_fault_sources *sources, hotbed_error *out);
 
 HOTBED_END_DECLS
-#endif

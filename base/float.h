@@ -7,8 +7,7 @@
  * becomes infinity, too small a value becomes a subnormal or a zero of the same sign. A NaN keeps
  * its sign and the upper bits of its payload, and becomes quiet. Both backends produce the same bits
  * (tests/base/test_float.c). */
-#ifndef HOTBED_BASE_FLOAT_H
-#define HOTBED_BASE_FLOAT_H
+#pragma once
 
 #include "base/port.h"
 
@@ -250,5 +249,3 @@ HOTBED_HD uint16_t hotbed_f32_to_f16_bound(float value, bool up) {
 HOTBED_HD float hotbed_bf16_to_f32(uint16_t upper) {
     return hotbed_bits_float((uint32_t)upper << 16);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* base/hash_core.h - the hash of a key, used by the index, routes and checkpoints. */
-#ifndef HOTBED_BASE_HASH_CORE_H
-#define HOTBED_BASE_HASH_CORE_H
+#pragma once
 
 #include "base/port.h"
 
@@ -30,5 +29,3 @@ HOTBED_HD uint64_t hotbed_unhash_u64(uint64_t hash) {
 HOTBED_HD uint32_t hotbed_scale_u32(uint32_t word, uint32_t n) {
     return (uint32_t)(((uint64_t)word * n) >> 32);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* base/host_launch.h - the host backend's <<<>>>: run a body over a range, in stream order, on
  * threads. */
-#ifndef HOTBED_BASE_HOST_LAUNCH_H
-#define HOTBED_BASE_HOST_LAUNCH_H
+#pragma once
 
 #include "hotbed/stream.h"
 
@@ -28,5 +27,3 @@ hotbed_status hotbed_host_launch(
  * HOTBED_THREADS (1 .. 1024) when the first stream is created, or, if it is not set, the number of
  * cores that this process may use. */
 unsigned hotbed_host_threads(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* base/host_pool.h - the thread pool of the host backend, for host_stream.c. */
-#ifndef HOTBED_BASE_HOST_POOL_H
-#define HOTBED_BASE_HOST_POOL_H
+#pragma once
 
 #include "base/host_launch.h"
 
@@ -12,5 +11,3 @@ void hotbed_pool_release(void);
 /* Run all ranges on the calling thread and on idle threads of the pool, and return when all are
  * done. Allocates nothing. */
 void hotbed_pool_run(uint64_t n, uint64_t grain, hotbed_host_body body, const void *args);
-
-#endif

@@ -5,8 +5,7 @@
  * locks are hidden from TSan, together with the data that they protect, and atomics outside of the
  * hidden parts state the orderings that the contract promises. In other builds these functions do
  * nothing. */
-#ifndef HOTBED_BASE_HOST_RACE_H
-#define HOTBED_BASE_HOST_RACE_H
+#pragma once
 
 #include "base/port.h"
 
@@ -36,5 +35,3 @@ static inline void hotbed_race_show(void) {
     AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
 #endif
 }
-
-#endif

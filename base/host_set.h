@@ -3,8 +3,7 @@
  * The library runs on every x86-64 processor: functions for other sets are marked with their
  * target, and called if hotbed_host_set_best() says that the processor has the set. Not under TSan,
  * which recognizes atomic reads of words only. */
-#ifndef HOTBED_BASE_HOST_SET_H
-#define HOTBED_BASE_HOST_SET_H
+#pragma once
 
 #include "base/port.h"
 
@@ -32,5 +31,3 @@ static inline hotbed_host_set hotbed_host_set_best(void) {
 #endif
     return HOTBED_HOST_PLAIN;
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A sized struct begins with a uint32_t: its size in bytes when the caller was compiled. Fields are
  * only appended, so a smaller size means an older caller, and a larger size a newer caller. */
-#ifndef HOTBED_BASE_OPTIONS_H
-#define HOTBED_BASE_OPTIONS_H
+#pragma once
 
 #include "hotbed/status.h"
 
@@ -36,5 +35,3 @@ void hotbed_output_write(void *to, const void *from, size_t known);
 
 /* Set the caller's struct to 0 and its size field to `size`. */
 void hotbed_options_init(void *options, size_t size);
-
-#endif

@@ -3,8 +3,7 @@
  * There is no state: word i of row r of table t is the same wherever and whenever it is computed.
  * Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
  * tests/base/test_philox.c checks it against the paper's known answers. */
-#ifndef HOTBED_BASE_PHILOX_H
-#define HOTBED_BASE_PHILOX_H
+#pragma once
 
 #include "base/port.h"
 
@@ -27,5 +26,3 @@ HOTBED_HD hotbed_u32x4 hotbed_philox(hotbed_u32x4 counter, uint32_t key0, uint32
     }
     return counter;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * in a core is + - * / sqrtf fmaf on float and + - * / on double, with contraction off
  * (cmake/hotbed_flags), so that both backends give the same bits.
  */
-#ifndef HOTBED_BASE_PORT_H
-#define HOTBED_BASE_PORT_H
+#pragma once
 
 #include <math.h>
 #include <stdbool.h>
@@ -418,5 +417,3 @@ HOTBED_HD float hotbed_bits_float(uint32_t bits) {
     memcpy(&value, &bits, sizeof value);
     return value;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * All calls with a stream are asynchronous and take device memory. `scratch` has at least the size that the
  * matching _scratch() call returns for the same n, is 256-byte aligned, and is in use until the
  * stream has passed the call. */
-#ifndef HOTBED_BASE_SORT_H
-#define HOTBED_BASE_SORT_H
+#pragma once
 
 #include "hotbed/stream.h"
 
@@ -35,4 +34,3 @@ void hotbed_sort_words(uint64_t n, uint64_t *words);
 uint64_t hotbed_distinct_words(uint64_t n, uint64_t *words);
 
 HOTBED_END_DECLS
-#endif

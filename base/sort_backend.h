@@ -1,6 +1,5 @@
 /* base/sort_backend.h - the sort operations of a backend. Arguments are checked; n is above 0. */
-#ifndef HOTBED_BASE_SORT_BACKEND_H
-#define HOTBED_BASE_SORT_BACKEND_H
+#pragma once
 
 #include "base/sort.h"
 
@@ -25,4 +24,3 @@ extern const hotbed_sort_ops hotbed_sort_cuda;
 #endif
 
 HOTBED_END_DECLS
-#endif

@@ -1,6 +1,5 @@
 /* base/stream.h - internals of streams: workspace, location of faults, counters. */
-#ifndef HOTBED_BASE_STREAM_H
-#define HOTBED_BASE_STREAM_H
+#pragma once
 
 #include "base/fault.h"
 #include "base/fault_text.h"
@@ -132,4 +131,3 @@ void hotbed_delete(void *pointer); /* NULL is allowed */
 #endif
 
 HOTBED_END_DECLS
-#endif

@@ -3,8 +3,7 @@
  * A program that calls setlocale changes how the C library writes and reads numbers in the whole
  * process: with a decimal comma, "%g" is 0,5. The library writes and reads numbers that have a
  * fraction with these functions only. */
-#ifndef HOTBED_BASE_TEXT_H
-#define HOTBED_BASE_TEXT_H
+#pragma once
 
 #include "hotbed/types.h"
 
@@ -37,4 +36,3 @@ enum { HOTBED_KEY_TEXT_BYTES = 56 };
 const char *hotbed_key_text(uint64_t key, hotbed_key_type type, char text[HOTBED_KEY_TEXT_BYTES]);
 
 HOTBED_END_DECLS
-#endif

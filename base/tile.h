@@ -6,8 +6,7 @@
  *
  * All lanes of a tile must reach each tile call: never call under a condition that differs between
  * lanes. */
-#ifndef HOTBED_BASE_TILE_H
-#define HOTBED_BASE_TILE_H
+#pragma once
 
 #include "base/port.h"
 
@@ -114,5 +113,3 @@ HOTBED_HD void hotbed_tile_sync(uint32_t width) {
     (void)width;
 #endif
 }
-
-#endif

@@ -17,8 +17,7 @@
  * and to_limit, the median over it.  The limit of an index is the rate at which plain code reads
  * random lines of as many slots; the limit of others is the rate of a large copy.  pipeline/engine
  * moves no bytes and has no limit. */
-#ifndef HOTBED_BENCH_BENCH_H
-#define HOTBED_BENCH_BENCH_H
+#pragma once
 
 #include "hotbed/stream.h"
 
@@ -118,4 +117,3 @@ void bench_free_all(void); /* memory that cases allocated */
 void bench_close(void);
 
 HOTBED_END_DECLS
-#endif

@@ -1,6 +1,5 @@
 /* bench/bench_state.h - what a case of the microbenchmarks reports, in C++; see bench.h. */
-#ifndef HOTBED_BENCH_BENCH_STATE_H
-#define HOTBED_BENCH_BENCH_STATE_H
+#pragma once
 
 #include "bench/bench.h"
 
@@ -19,5 +18,3 @@ struct bench_state {
     uint64_t lines, slots; // lines 0: the limit is a copy of the bytes
     std::vector<double> seconds;
 };
-
-#endif

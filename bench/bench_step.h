@@ -1,7 +1,6 @@
 /* bench/bench_step.h - one hash table, its index and a batch, for benchmarks of single kernels of
  * storage/. */
-#ifndef HOTBED_BENCH_BENCH_STEP_H
-#define HOTBED_BENCH_BENCH_STEP_H
+#pragma once
 
 #include "bench/bench.h"
 #include "storage/rows/rows_kernels.h"
@@ -62,5 +61,3 @@ bool bench_step_prefetch(bench_state *state, bench_step *step, void *scratch);
 
 /* The view of an eval of the same batch, in memory of the training step. */
 hotbed_step_view bench_step_eval(const bench_step *step);
-
-#endif

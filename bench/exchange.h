@@ -2,8 +2,7 @@
  * report.
  *
  * Every rank does the same work. All ranks receive each time, which is the slowest rank's rank. */
-#ifndef HOTBED_BENCH_EXCHANGE_H
-#define HOTBED_BENCH_EXCHANGE_H
+#pragma once
 
 #include "bench/workload.h"
 #include "hotbed/sharded.h"
@@ -184,5 +183,3 @@ double exchange_bags_limit(const exchange_result *r, const exchange_bags *bags, 
 void exchange_print(FILE *to, const exchange_program *p, const exchange_result *result);
 /* Errors: IO. */
 hotbed_status exchange_write_json(const exchange_program *p);
-
-#endif

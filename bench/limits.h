@@ -1,6 +1,5 @@
 /* bench/limits.h - limits: the simplest code that moves the same bytes, with which results are compared. */
-#ifndef HOTBED_BENCH_LIMITS_H
-#define HOTBED_BENCH_LIMITS_H
+#pragma once
 
 #include "hotbed/stream.h"
 
@@ -82,4 +81,3 @@ hotbed_status bench_device_cuda(
 #endif
 
 HOTBED_END_DECLS
-#endif

@@ -1,7 +1,6 @@
 /* bench/model.h - a stand-in for a dense model: layers of short kernels that leave space for other
  * work. */
-#ifndef HOTBED_BENCH_MODEL_H
-#define HOTBED_BENCH_MODEL_H
+#pragma once
 
 #include "hotbed/stream.h"
 
@@ -27,5 +26,3 @@ hotbed_status bench_model_run(const bench_model *model, uint32_t n, hotbed_strea
 hotbed_status bench_model_size(
     const bench_model *model, double wanted, uint32_t *layers, double *seconds,
     hotbed_stream *stream);
-
-#endif

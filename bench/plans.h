@@ -1,7 +1,6 @@
 /* bench/plans.h - the modules of hotbed-plans: a trainer of a workload with a stand-in for a dense
  * model, and the timing of plans. */
-#ifndef HOTBED_BENCH_PLANS_H
-#define HOTBED_BENCH_PLANS_H
+#pragma once
 
 #include "bench/model.h"
 #include "bench/workload.h"
@@ -69,5 +68,3 @@ hotbed_status plans_make(
  * lacks. The host is at most one step ahead. Drains the pipeline at the end. */
 hotbed_status plans_time(
     plans_trainer *example, hotbed_train *train, uint32_t warmup, uint32_t steps, double *seconds);
-
-#endif

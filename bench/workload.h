@@ -1,6 +1,5 @@
 /* bench/workload.h - the modules of hotbed-workloads: input, run, passes, limits, check, report. */
-#ifndef HOTBED_BENCH_WORKLOAD_H
-#define HOTBED_BENCH_WORKLOAD_H
+#pragma once
 
 #include "bench/limits.h"
 #include "hotbed/route.h"
@@ -528,5 +527,3 @@ hotbed_status workload_measure_all(workload_program *p);
 hotbed_status workload_digest_all(const workload_program *p);
 hotbed_status workload_replay_all(const workload_program *p);
 hotbed_status workload_curves_all(workload_program *p);
-
-#endif

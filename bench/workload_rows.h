@@ -1,6 +1,5 @@
 /* bench/workload_rows.h - read rows of a storage, and the output of a run, into host memory. */
-#ifndef HOTBED_BENCH_WORKLOAD_ROWS_H
-#define HOTBED_BENCH_WORKLOAD_ROWS_H
+#pragma once
 
 #include "bench/workload.h"
 
@@ -31,5 +30,3 @@ hotbed_status workload_rows_read(
 
 /* Read the output of a run; the caller frees it. */
 hotbed_status workload_read_output(workload_run *run, float **out);
-
-#endif

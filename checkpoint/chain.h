@@ -8,8 +8,7 @@
  * a piece of each block, and returns the bytes of a piece before the digest of its block is
  * checked. If the parts follow each other, only one part is held. A pass over the keys alone keeps
  * up to 192 MiB of them in memory for the next pass. */
-#ifndef HOTBED_CHECKPOINT_CHAIN_H
-#define HOTBED_CHECKPOINT_CHAIN_H
+#pragma once
 
 #include "checkpoint/shard_reader.h"
 
@@ -111,5 +110,3 @@ typedef struct hotbed_chunk {
 /* Allocate a chunk of about 1 MiB of rows, of row_bytes[i] each in column i. Errors: MEMORY. */
 hotbed_status hotbed_chunk_create(const size_t row_bytes[HOTBED_ROW_COLUMNS], hotbed_chunk *out);
 void hotbed_chunk_destroy(hotbed_chunk *chunk);
-
-#endif

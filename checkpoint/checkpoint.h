@@ -1,7 +1,6 @@
 /* checkpoint/checkpoint.h - the internals of save and load, with configurable system calls and
  * sizes. */
-#ifndef HOTBED_CHECKPOINT_CHECKPOINT_H
-#define HOTBED_CHECKPOINT_CHECKPOINT_H
+#pragma once
 
 #include "checkpoint/format/h5.h"
 #include "checkpoint/format/io.h"
@@ -153,5 +152,3 @@ hotbed_status hotbed_layout_check_index(
 hotbed_h5_shape hotbed_layout_shape(
     const hotbed_manifest *manifest, const hotbed_manifest_table *table, uint32_t column,
     uint64_t rows);
-
-#endif

@@ -7,8 +7,7 @@
  * A reader with so many open extents that one block of each is too much memory reads blocks in
  * pieces. It returns each piece before the digest of the block is known: after an error, everything
  * made from these bytes must be discarded. */
-#ifndef HOTBED_CHECKPOINT_EXTENT_H
-#define HOTBED_CHECKPOINT_EXTENT_H
+#pragma once
 
 #include "checkpoint/format/io.h"
 #include "checkpoint/format/manifest.h"
@@ -97,5 +96,3 @@ hotbed_status hotbed_extent_check_root(const hotbed_extent_stream *stream);
 hotbed_status hotbed_extent_check_bytes(
     hotbed_io_file *file, const char *what, uint64_t offset, uint64_t bytes, hotbed_digest root,
     size_t block_bytes);
-
-#endif

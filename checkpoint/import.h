@@ -4,8 +4,7 @@
  * A column of a table is a position in a file, with one row every `stride` bytes, in any order of
  * rows. A table may have several parts, each with its own files. dynamicemb's dumps and .npy files
  * both have this form. */
-#ifndef HOTBED_CHECKPOINT_IMPORT_H
-#define HOTBED_CHECKPOINT_IMPORT_H
+#pragma once
 
 #include "checkpoint/rewrite.h"
 
@@ -85,5 +84,3 @@ typedef struct hotbed_npy {
 /* Read the header of a .npy file. It must be little-endian, in C order, have 1 or 2 dimensions, and
  * the size that its header states. Errors: IO, CORRUPT, UNSUPPORTED. */
 hotbed_status hotbed_npy_read(hotbed_io_file *file, hotbed_npy *out);
-
-#endif

@@ -1,7 +1,6 @@
 /* checkpoint/mark.h - the rows of the last checkpoint, from which the next one finds what
  * changed. */
-#ifndef HOTBED_CHECKPOINT_MARK_H
-#define HOTBED_CHECKPOINT_MARK_H
+#pragma once
 
 #include "checkpoint/format/manifest.h"
 #include "hotbed/changes.h"
@@ -73,5 +72,3 @@ typedef struct hotbed_mark_changes {
 hotbed_status hotbed_mark_compare(
     const hotbed_mark_table *then, const hotbed_mark_table *now, uint32_t bucket_bits,
     hotbed_row_numbers numbers, hotbed_mark_changes *out);
-
-#endif

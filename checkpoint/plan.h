@@ -1,6 +1,5 @@
 /* checkpoint/plan.h - describe one rank's part of a checkpoint before rows are read. */
-#ifndef HOTBED_CHECKPOINT_PLAN_H
-#define HOTBED_CHECKPOINT_PLAN_H
+#pragma once
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/mark.h"
@@ -34,5 +33,3 @@ hotbed_status hotbed_plan_counted(
 hotbed_status hotbed_plan_parent(
     const hotbed_checkpoint_config *config, const char *path, const hotbed_checkpoint_mark *mark,
     const hotbed_checkpoint_share *share, hotbed_manifest *manifest, const hotbed_marked **base);
-
-#endif

@@ -1,6 +1,5 @@
 /* checkpoint/positions.h - positions in the changes of storages, and what changed since one. */
-#ifndef HOTBED_CHECKPOINT_POSITIONS_H
-#define HOTBED_CHECKPOINT_POSITIONS_H
+#pragma once
 
 #include "checkpoint/storages.h"
 #include "hotbed/export.h"
@@ -55,5 +54,3 @@ typedef struct hotbed_positions_rows {
 hotbed_status hotbed_positions_export(
     hotbed_positions *positions, uint32_t table, const hotbed_change_position *since,
     const hotbed_positions_rows *to, hotbed_stream *stream, uint64_t *n);
-
-#endif

@@ -3,8 +3,7 @@
  * If the ranks that load are not the ranks that saved, each rank reads a range of the rows of the
  * checkpoint, which is one piece of each column, and sends the rows to the ranks that store them.
  * Each byte is read by one rank only. */
-#ifndef HOTBED_CHECKPOINT_REDISTRIBUTE_H
-#define HOTBED_CHECKPOINT_REDISTRIBUTE_H
+#pragma once
 
 #include "checkpoint/shard_reader.h"
 #include "hotbed/checkpoint.h"
@@ -46,5 +45,3 @@ typedef struct hotbed_redistribution {
  * rank receives. Synchronous; all ranks must call it. A failure of one rank ends the call on all
  * ranks. Errors: IO, CORRUPT, COMM, MEMORY, DEVICE. */
 hotbed_status hotbed_redistribute(const hotbed_redistribution *job);
-
-#endif

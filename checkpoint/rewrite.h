@@ -1,7 +1,6 @@
 /* checkpoint/rewrite.h - write checkpoints from checkpoints: for another number of ranks, or
  * increments merged into a full one. */
-#ifndef HOTBED_CHECKPOINT_REWRITE_H
-#define HOTBED_CHECKPOINT_REWRITE_H
+#pragma once
 
 #include "checkpoint/chain.h"
 #include "checkpoint/checkpoint.h"
@@ -44,5 +43,3 @@ uint64_t hotbed_rewrite_manifest_bytes(
 hotbed_status hotbed_checkpoint_rewrite(
     const hotbed_io_calls *calls, hotbed_chain *chain, const char *path,
     const hotbed_rewrite_options *options);
-
-#endif

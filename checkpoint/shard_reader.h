@@ -4,8 +4,7 @@
  * returns the rows of one table in the shard, or a range of them. Each block is checked before a
  * byte of it is used, or, if blocks are read in pieces, with the last piece. A size that a file
  * states is used to allocate memory only after the file is known to be that large. */
-#ifndef HOTBED_CHECKPOINT_SHARD_READER_H
-#define HOTBED_CHECKPOINT_SHARD_READER_H
+#pragma once
 
 #include "checkpoint/extent.h"
 #include "hotbed/route.h"
@@ -117,5 +116,3 @@ hotbed_status hotbed_part_reader_keys(
 
 /* Read the next n counts of COUNTS. Errors: IO, CORRUPT, UNSUPPORTED (a count over 2^52 - 1). */
 hotbed_status hotbed_part_reader_counts(hotbed_part_reader *part, uint64_t n, uint64_t *counts);
-
-#endif

@@ -4,8 +4,7 @@
  * part has, and libhdf5 lays out the file from these numbers. Then each table is begun, given its
  * columns, and ended. Without writing behind, every column that was begun and is not complete has a
  * block of memory. */
-#ifndef HOTBED_CHECKPOINT_SHARD_WRITER_H
-#define HOTBED_CHECKPOINT_SHARD_WRITER_H
+#pragma once
 
 #include "checkpoint/extent.h"
 
@@ -79,5 +78,3 @@ void hotbed_shard_writer_close(hotbed_shard_writer *writer);
 void hotbed_digest_rows(
     uint64_t n, void *const columns[HOTBED_ROW_COLUMNS], const size_t row_bytes[HOTBED_ROW_COLUMNS],
     unsigned char *row, hotbed_digest *sum, hotbed_digest *digests);
-
-#endif

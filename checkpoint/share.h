@@ -1,6 +1,5 @@
 /* checkpoint/share.h - the rows of one rank: keys, local ids, and their owners. */
-#ifndef HOTBED_CHECKPOINT_SHARE_H
-#define HOTBED_CHECKPOINT_SHARE_H
+#pragma once
 
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/storages.h"
@@ -55,5 +54,3 @@ void hotbed_share_describe(
 bool hotbed_share_is(
     const hotbed_checkpoint_share *share, uint32_t table, const hotbed_manifest *manifest,
     const hotbed_manifest_table *saved);
-
-#endif

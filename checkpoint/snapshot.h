@@ -1,6 +1,5 @@
 /* checkpoint/snapshot.h - a copy of a storage at one point in time, which becomes a checkpoint. */
-#ifndef HOTBED_CHECKPOINT_SNAPSHOT_H
-#define HOTBED_CHECKPOINT_SNAPSHOT_H
+#pragma once
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/format/arena.h"
@@ -32,5 +31,3 @@ struct hotbed_checkpoint_snapshot {
  * DEVICE. */
 hotbed_status hotbed_snapshot_land(
     const hotbed_checkpoint_config *config, hotbed_checkpoint_snapshot *snapshot);
-
-#endif

@@ -4,8 +4,7 @@
  * writes, and in pinned host memory, which files use. On the host backend both are the same memory.
  * With two stagings, the copies of one chunk overlap the file transfers of the other. Together they
  * take a few MiB, whatever the size of the table. */
-#ifndef HOTBED_CHECKPOINT_STAGING_H
-#define HOTBED_CHECKPOINT_STAGING_H
+#pragma once
 
 #include "checkpoint/format/manifest.h"
 #include "hotbed/storage.h"
@@ -56,5 +55,3 @@ hotbed_status hotbed_staging_count(
 
 /* Wait for the work that was enqueued last. */
 hotbed_status hotbed_staging_wait(hotbed_staging *staging);
-
-#endif

@@ -1,7 +1,6 @@
 /* checkpoint/state_view.h - the memory of a table's rows, and the row numbers of a state dict's
  * views. */
-#ifndef HOTBED_CHECKPOINT_STATE_VIEW_H
-#define HOTBED_CHECKPOINT_STATE_VIEW_H
+#pragma once
 
 #include "hotbed/state_dict.h"
 
@@ -25,5 +24,3 @@ hotbed_status hotbed_view_rows_read(
 
 /* Return the row of a key, or HOTBED_SLOT_NONE. */
 uint64_t hotbed_view_row(const hotbed_view_rows *rows, uint64_t key);
-
-#endif

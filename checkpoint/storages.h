@@ -1,6 +1,5 @@
 /* checkpoint/storages.h - the storages of one checkpoint, and their tables, numbered through. */
-#ifndef HOTBED_CHECKPOINT_STORAGES_H
-#define HOTBED_CHECKPOINT_STORAGES_H
+#pragma once
 
 #include "hotbed/storage.h"
 
@@ -38,5 +37,3 @@ static inline hotbed_status hotbed_storages_info(
     return hotbed_storage_table(
         hotbed_storages_of(s, table), hotbed_storages_number(s, table), info);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* checkpoint/touched.h - what was changed since a position, for increments. */
-#ifndef HOTBED_CHECKPOINT_TOUCHED_H
-#define HOTBED_CHECKPOINT_TOUCHED_H
+#pragma once
 
 #include "checkpoint/mark.h"
 #include "checkpoint/positions.h"
@@ -15,5 +14,3 @@ hotbed_status hotbed_touched_list(
 /* Sort both lists in canonical order, and leave each removed key once. Errors: MEMORY. */
 hotbed_status hotbed_touched_sort(
     hotbed_key_type type, uint32_t bucket_bits, hotbed_mark_changes *changes);
-
-#endif

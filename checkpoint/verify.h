@@ -1,6 +1,5 @@
 /* checkpoint/verify.h - read and check whole checkpoints, and compare two of them. */
-#ifndef HOTBED_CHECKPOINT_VERIFY_H
-#define HOTBED_CHECKPOINT_VERIFY_H
+#pragma once
 
 #include "checkpoint/rewrite.h"
 
@@ -39,5 +38,3 @@ typedef struct hotbed_difference {
 hotbed_status hotbed_checkpoint_diff(
     hotbed_chain *a, uint32_t table_a, hotbed_chain *b, uint32_t table_b, hotbed_chain_kind kind,
     bool ignore_scores, const hotbed_progress *progress, hotbed_difference *out);
-
-#endif

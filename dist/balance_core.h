@@ -1,6 +1,5 @@
 /* dist/balance_core.h - the samples of all ranks, and which of them a rank gets. */
-#ifndef HOTBED_DIST_BALANCE_CORE_H
-#define HOTBED_DIST_BALANCE_CORE_H
+#pragma once
 
 #include "dist/exchange/message_core.h"
 #include "storage/step/step_core.h"
@@ -72,5 +71,3 @@ HOTBED_HD uint8_t hotbed_balance_byte(
     uint64_t b = at / row_bytes;
     return b < real ? all[samples[b] * row_bytes + (at - b * row_bytes)] : 0;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* dist/balance_kernels.h - the kernels of batch balance: the contract of both backends. All are
  * asynchronous. */
-#ifndef HOTBED_DIST_BALANCE_KERNELS_H
-#define HOTBED_DIST_BALANCE_KERNELS_H
+#pragma once
 
 #include "dist/balance_core.h"
 #include "hotbed/stream.h"
@@ -32,4 +31,3 @@ extern const hotbed_balance_kernels hotbed_balance_kernels_host;
 extern const hotbed_balance_kernels hotbed_balance_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

@@ -7,8 +7,7 @@
  * and the exact one, which a TWO_PHASE plan has from the start and other plans create when a batch
  * overflows for the first time. If there is one rank, nothing is sent: the part hands the caller's
  * batch to the lookup (sharded_alone.c), and its only path has the ticket and the rows. */
-#ifndef HOTBED_DIST_SHARDED_H
-#define HOTBED_DIST_SHARDED_H
+#pragma once
 
 #include "base/carve.h"
 #include "base/error.h"
@@ -535,5 +534,3 @@ static inline hotbed_part *hotbed_step_part(
     const hotbed_sharded_context *context, const hotbed_member *m, uint32_t group) {
     return &context->parts[m->first_part + group];
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* pipeline/capture.h - capture the outputs of a task, and replay them instead of running the
  * task. */
-#ifndef HOTBED_PIPELINE_CAPTURE_H
-#define HOTBED_PIPELINE_CAPTURE_H
+#pragma once
 
 #include "pipeline/state.h"
 
@@ -23,5 +22,3 @@ hotbed_status hotbed_graft(
 
 /* Free captured memory. The streams must have passed all work that uses it. */
 void hotbed_capture_drop(hotbed_capture *capture, const hotbed_program_step *step);
-
-#endif

@@ -1,6 +1,5 @@
 /* pipeline/engine.h - functions of the engine that other files of pipeline/ call. */
-#ifndef HOTBED_PIPELINE_ENGINE_H
-#define HOTBED_PIPELINE_ENGINE_H
+#pragma once
 
 #include "pipeline/state.h"
 
@@ -24,5 +23,3 @@ void hotbed_pipeline_join(hotbed_pipeline *pipeline, bool all);
  * the first iteration. */
 __attribute__((format(printf, 3, 4))) void hotbed_pipeline_refuse(
     hotbed_pipeline *pipeline, uint32_t step, const char *format, ...);
-
-#endif

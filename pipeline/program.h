@@ -1,7 +1,6 @@
 /* pipeline/program.h - a program: a checked plan whose names are resolved. The engine runs
  * programs. */
-#ifndef HOTBED_PIPELINE_PROGRAM_H
-#define HOTBED_PIPELINE_PROGRAM_H
+#pragma once
 
 #include "hotbed/pipeline.h"
 
@@ -89,5 +88,3 @@ hotbed_status hotbed_program_check_order(
 
 /* Take the next word of a list of names separated by spaces. Returns its length, 0 at the end. */
 size_t hotbed_next_word(const char **list, const char **word);
-
-#endif

@@ -1,6 +1,5 @@
 /* pipeline/ref.h - traces, which find where in a batch a module's arguments come from. */
-#ifndef HOTBED_PIPELINE_REF_H
-#define HOTBED_PIPELINE_REF_H
+#pragma once
 
 #include "hotbed/forward.h"
 
@@ -73,5 +72,3 @@ typedef hotbed_status (*hotbed_node_call)(
 hotbed_status hotbed_trace_evaluate(
     const hotbed_trace *trace, uint32_t number, const void *batch, hotbed_node_call call,
     void *self, const void **out);
-
-#endif

@@ -1,7 +1,6 @@
 /* pipeline/rewrite.h - the inside of a rewrite: its modules, their forward hooks, and the ring of
  * contexts. */
-#ifndef HOTBED_PIPELINE_REWRITE_H
-#define HOTBED_PIPELINE_REWRITE_H
+#pragma once
 
 #include "hotbed/forward.h"
 #include "pipeline/ref.h"
@@ -94,5 +93,3 @@ hotbed_status hotbed_module_release(hotbed_module *module, hotbed_stream *stream
 
 /* The model, or the first model inside it, that has a forward; NULL if none has. */
 const hotbed_model *hotbed_model_forward(const hotbed_model *model);
-
-#endif

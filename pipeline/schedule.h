@@ -1,6 +1,5 @@
 /* pipeline/schedule.h - the model by which hotbed_schedule_find() chooses. */
-#ifndef HOTBED_PIPELINE_SCHEDULE_H
-#define HOTBED_PIPELINE_SCHEDULE_H
+#pragma once
 
 #include "hotbed/profile.h"
 
@@ -11,5 +10,3 @@
  * Errors: ARGUMENT (the plan, a cost), MEMORY. */
 hotbed_status hotbed_schedule_predict(
     const hotbed_pipeline_plan *plan, const double *costs, double *seconds);
-
-#endif

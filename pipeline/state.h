@@ -8,8 +8,7 @@
  * state.c is the lowest of the engine's files; capture.c, worker.c and engine.c are above it in
  * this order, log.c and shortcut.c use all of them.
  */
-#ifndef HOTBED_PIPELINE_STATE_H
-#define HOTBED_PIPELINE_STATE_H
+#pragma once
 
 #include "base/error.h"
 #include "base/stream.h"
@@ -157,5 +156,3 @@ hotbed_status hotbed_iteration_begin(hotbed_iteration *iteration, uint64_t numbe
 /* Return a hash of the sequence of (iteration, task) of all ordered tasks since the start: equal on
  * all ranks that ran the same sequence. For tests. */
 uint64_t hotbed_pipeline_order_hash(hotbed_pipeline *pipeline);
-
-#endif

@@ -1,6 +1,5 @@
 /* pipeline/train.h - train pipelines: finding tasks and plans by name. */
-#ifndef HOTBED_PIPELINE_TRAIN_H
-#define HOTBED_PIPELINE_TRAIN_H
+#pragma once
 
 #include "hotbed/train.h"
 #include "pipeline/engine.h"
@@ -64,5 +63,3 @@ hotbed_status hotbed_train_declare(
 /* Mark the tasks of the pipeline that cannot be skipped, each with a reason. Call it after the
  * rewrite was created. Errors: as hotbed_train_declare(). */
 hotbed_status hotbed_train_refuse(hotbed_train *train);
-
-#endif

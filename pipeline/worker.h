@@ -1,7 +1,6 @@
 /* pipeline/worker.h - run the tasks of a pipeline, on the threads of its groups or on the caller's
  * thread. */
-#ifndef HOTBED_PIPELINE_WORKER_H
-#define HOTBED_PIPELINE_WORKER_H
+#pragma once
 
 #include "pipeline/state.h"
 
@@ -13,5 +12,3 @@ hotbed_status hotbed_task_run(
 
 /* The main function of a group's thread; `argument` is its hotbed_task_group. */
 void *hotbed_task_group_main(void *argument);
-
-#endif

@@ -1,6 +1,5 @@
 /* serve/directory.h - write the files of a cut, and remove old ones. */
-#ifndef HOTBED_SERVE_DIRECTORY_H
-#define HOTBED_SERVE_DIRECTORY_H
+#pragma once
 
 #include "checkpoint/format/io.h"
 #include "serve/format.h"
@@ -76,5 +75,3 @@ hotbed_status hotbed_directory_scratch(
 /* Call a caller's function with a file. Errors: IO, and the function's. */
 hotbed_status hotbed_directory_show(
     hotbed_directory *directory, const char *name, hotbed_publish_file call, void *context);
-
-#endif

@@ -1,6 +1,5 @@
 /* serve/encode.h - rows as they are published, and back to F32. */
-#ifndef HOTBED_SERVE_ENCODE_H
-#define HOTBED_SERVE_ENCODE_H
+#pragma once
 
 #include "hotbed/types.h"
 #include "serve/format.h"
@@ -49,5 +48,3 @@ void hotbed_row_add(
 /* Add a row to a sum. */
 void hotbed_row_add_plain(
     hotbed_encoding encoding, uint32_t dim, const unsigned char *row, float *sum);
-
-#endif

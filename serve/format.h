@@ -3,8 +3,7 @@
  * docs/formats.md has the same for people. A cut is one file "cut-<number>", which names the rows files
  * "rows-<number>-<rank>" of all ranks with their sizes and digests. All numbers are little-endian; so
  * are the machines that Hotbed runs on. */
-#ifndef HOTBED_SERVE_FORMAT_H
-#define HOTBED_SERVE_FORMAT_H
+#pragma once
 
 #include "base/hash_core.h"
 #include "checkpoint/format/digest.h"
@@ -185,5 +184,3 @@ static inline const void *hotbed_rows_column_of(
     const hotbed_rows_file *file, uint32_t table, hotbed_rows_column column) {
     return file->data + file->tables[table].offsets[column];
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* serve/lookup.h - the answer to one lookup, from one cut. */
-#ifndef HOTBED_SERVE_LOOKUP_H
-#define HOTBED_SERVE_LOOKUP_H
+#pragma once
 
 #include "hotbed/read.h"
 #include "serve/version.h"
@@ -22,5 +21,3 @@ hotbed_status hotbed_lookup_check(const hotbed_lookup_source *view, const hotbed
 
 /* Answer a lookup that was checked. Returns the number of missing keys. */
 uint64_t hotbed_lookup_answer(const hotbed_lookup_source *view, const hotbed_lookup *lookup);
-
-#endif

@@ -1,6 +1,5 @@
 /* serve/metrics.h - Prometheus's text format. */
-#ifndef HOTBED_SERVE_METRICS_H
-#define HOTBED_SERVE_METRICS_H
+#pragma once
 
 #include "hotbed/status.h"
 
@@ -21,5 +20,3 @@ void hotbed_metrics_add(
 
 /* Set *bytes. Errors: ARGUMENT (the text is longer than its memory), with `call`. */
 hotbed_status hotbed_metrics_end(const hotbed_metrics *metrics, const char *call, uint64_t *bytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* serve/publisher.h - the creation of a publisher with other system calls, for tests. */
-#ifndef HOTBED_SERVE_PUBLISHER_H
-#define HOTBED_SERVE_PUBLISHER_H
+#pragma once
 
 #include "checkpoint/format/io.h"
 #include "hotbed/publish.h"
@@ -10,5 +9,3 @@ hotbed_status hotbed_publisher_create_with(
     const hotbed_io_calls *calls, const char *directory, hotbed_storage *const *storages,
     uint32_t num_storages, const hotbed_publish_options *options, hotbed_stream *stream,
     hotbed_publisher **out);
-
-#endif

@@ -9,8 +9,7 @@
  * A row is one version or two, the newer one first. A version is the number of its cut, 8 bytes, the first 8
  * bytes of its run, the bytes of the encoded row, 4 bytes (ERASED: the key was removed), and the encoded row.
  * Versions of other runs than the cut's, and those older than its base, are dead. */
-#ifndef HOTBED_SERVE_REDIS_CALL_H
-#define HOTBED_SERVE_REDIS_CALL_H
+#pragma once
 
 #include "hotbed/redis.h"
 #include "serve/format.h"
@@ -81,5 +80,3 @@ hotbed_redis_name hotbed_redis_row_name(const hotbed_redis *redis, uint32_t tabl
 hotbed_status hotbed_redis_corrupt(const hotbed_redis *redis, const char *what);
 /* Host and port, or the path, for messages. */
 const char *hotbed_redis_at(const hotbed_redis *redis);
-
-#endif

@@ -4,8 +4,7 @@
  * rows to write and which keys to remove. Of a table that tracks changes and has no filter it copies what
  * changed since the position of the last cut (hotbed/changes.h). Of other tables it copies all rows, and
  * compares digests of their encoded bytes. The publisher knows nothing else of where changes come from. */
-#ifndef HOTBED_SERVE_SOURCE_H
-#define HOTBED_SERVE_SOURCE_H
+#pragma once
 
 #include "checkpoint/storages.h"
 #include "hotbed/publish.h"
@@ -66,5 +65,3 @@ hotbed_status hotbed_source_changes(
 
 /* The cut with the changes of all tables is on disk: compare with it from now on. */
 void hotbed_source_settle(hotbed_source *source);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A version never changes once lookups see it. The next one is built beside it, from the same mapped
  * files and one more cut. */
-#ifndef HOTBED_SERVE_VERSION_H
-#define HOTBED_SERVE_VERSION_H
+#pragma once
 
 #include "hotbed/read.h"
 #include "serve/format.h"
@@ -95,5 +94,3 @@ enum { HOTBED_FIND_MOST = 32 };
 void hotbed_version_find(
     const hotbed_version *version, uint32_t table, uint32_t n, const uint64_t *keys,
     const unsigned char **rows);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * For the exchanges of sharded collections (dist/): the rank that has the batch finds the distinct
  * keys and sums their gradients, and other ranks have the rows. */
-#ifndef HOTBED_STORAGE_DEDUP_H
-#define HOTBED_STORAGE_DEDUP_H
+#pragma once
 
 #include "hotbed/storage.h"
 #include "storage/step/update_core.h"
@@ -74,5 +73,3 @@ hotbed_status hotbed_dedup_sums(
     const hotbed_storage *storage, const hotbed_step_view *view,
     const hotbed_optimizer_view *optimizer, hotbed_gradient_view gradient, hotbed_sums_view sums,
     uint32_t dim, void *scratch, hotbed_stream *stream);
-
-#endif

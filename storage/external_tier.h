@@ -1,7 +1,6 @@
 /* storage/external_tier.h - what the calls do in a storage that is a cache over an external store.
  * Implemented in storage/tiers/. */
-#ifndef HOTBED_STORAGE_EXTERNAL_TIER_H
-#define HOTBED_STORAGE_EXTERNAL_TIER_H
+#pragma once
 
 #include "storage/storage.h"
 
@@ -76,5 +75,3 @@ void hotbed_export_close_external(hotbed_storage *storage);
 hotbed_status hotbed_storage_export_external(
     const hotbed_storage *storage, const hotbed_rows_args *args, uint64_t capacity, uint64_t *keys,
     uint64_t *scores, uint64_t *n, hotbed_stream *stream);
-
-#endif

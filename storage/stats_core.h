@@ -4,8 +4,7 @@
  * then the counts. It then stores the number in `latest`. A reader copies the record of `latest`,
  * and starts over if the number has changed meanwhile, because then the ring has wrapped around.
  */
-#ifndef HOTBED_STORAGE_STATS_CORE_H
-#define HOTBED_STORAGE_STATS_CORE_H
+#pragma once
 
 #include "storage/step/step_core.h"
 
@@ -52,5 +51,3 @@ hotbed_bucket_load(hotbed_index_view index, hotbed_index_range range, uint32_t b
     }
     return load;
 }
-
-#endif

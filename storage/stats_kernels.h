@@ -1,6 +1,5 @@
 /* storage/stats_kernels.h - the kernels of meters and histograms: the contract of both backends. */
-#ifndef HOTBED_STORAGE_STATS_KERNELS_H
-#define HOTBED_STORAGE_STATS_KERNELS_H
+#pragma once
 
 #include "hotbed/stream.h"
 #include "storage/stats_core.h"
@@ -20,4 +19,3 @@ extern const hotbed_stats_kernels hotbed_stats_kernels_host;
 extern const hotbed_stats_kernels hotbed_stats_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

@@ -1,6 +1,5 @@
 /* storage/storage.h - internals of storages, for the files of storage/. */
-#ifndef HOTBED_STORAGE_STORAGE_H
-#define HOTBED_STORAGE_STORAGE_H
+#pragma once
 
 #include "base/carve.h"
 #include "base/error.h"
@@ -316,5 +315,3 @@ hotbed_table_stats hotbed_stats_of(hotbed_tally tally, uint64_t row_bytes);
 static inline bool hotbed_storage_moves(const hotbed_storage *storage) {
     return storage->tiers == HOTBED_TIERS_CACHE || storage->tiers == HOTBED_TIERS_SCORE;
 }
-
-#endif

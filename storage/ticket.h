@@ -1,6 +1,5 @@
 /* storage/ticket.h - a ticket: the keys, slots and pins of one batch in flight. */
-#ifndef HOTBED_STORAGE_TICKET_H
-#define HOTBED_STORAGE_TICKET_H
+#pragma once
 
 #include "storage/storage.h"
 
@@ -23,5 +22,3 @@ struct hotbed_ticket {
     void *scan_scratch;
     size_t scan_scratch_bytes;
 };
-
-#endif

@@ -1,7 +1,6 @@
 /* storage/types.h - checks of names, initializers and optimizers, their form for kernels, and keys
  * in the texts of faults. */
-#ifndef HOTBED_STORAGE_TYPES_H
-#define HOTBED_STORAGE_TYPES_H
+#pragma once
 
 #include "base/fault_text.h"
 #include "hotbed/dlpack.h"
@@ -65,5 +64,3 @@ void hotbed_optimizer_set(
 hotbed_init_view hotbed_init_make(
     const hotbed_initializer *initializer, const char *name, uint64_t seed);
 hotbed_optimizer_view hotbed_optimizer_make(const hotbed_optimizer *optimizer);
-
-#endif

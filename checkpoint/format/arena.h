@@ -3,8 +3,7 @@
  * An arena has two parts, device and pinned memory. Only one snapshot at a time uses a part: the
  * first snapshot that asks for memory of the part keeps it until hotbed_arena_return().
  * Meanwhile snapshots of other threads get no memory of that part. */
-#ifndef HOTBED_CHECKPOINT_ARENA_H
-#define HOTBED_CHECKPOINT_ARENA_H
+#pragma once
 
 #include "hotbed/checkpoint.h"
 
@@ -34,5 +33,3 @@ bool hotbed_arena_holds(const hotbed_arena_lease *lease, hotbed_memory_kind kind
 /* Return the backend and the device of the arena's memory. */
 hotbed_backend hotbed_arena_backend(const hotbed_checkpoint_arena *arena);
 int hotbed_arena_device(const hotbed_checkpoint_arena *arena);
-
-#endif

@@ -1,6 +1,5 @@
 /* checkpoint/format/bucket.h - the canonical order of keys: logical bucket, then key, both unsigned. */
-#ifndef HOTBED_CHECKPOINT_BUCKET_H
-#define HOTBED_CHECKPOINT_BUCKET_H
+#pragma once
 
 #include "checkpoint/format/bucket_core.h"
 #include "hotbed/status.h"
@@ -23,5 +22,3 @@ hotbed_status hotbed_bucket_sort(
 hotbed_status hotbed_bucket_sort_pairs(
     uint64_t n, const uint64_t *keys, hotbed_key_type type, const uint64_t *numbers, uint32_t bits,
     uint64_t *pairs);
-
-#endif

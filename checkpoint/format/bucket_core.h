@@ -3,8 +3,7 @@
  *
  * The function is part of the file format and never changes. It treats keys as unsigned. The hash
  * is a bijection, so the 2^bits buckets partition the keys evenly. */
-#ifndef HOTBED_CHECKPOINT_BUCKET_CORE_H
-#define HOTBED_CHECKPOINT_BUCKET_CORE_H
+#pragma once
 
 #include "base/hash_core.h"
 
@@ -24,5 +23,3 @@ HOTBED_HD bool hotbed_canonical_before(uint64_t key, uint64_t other, uint32_t bi
     const uint64_t others = hotbed_logical_bucket(other, bits);
     return bucket < others || (bucket == others && key < other);
 }
-
-#endif

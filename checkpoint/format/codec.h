@@ -4,8 +4,7 @@
  * range. A literal is printed or compared. After its first failure a codec does nothing more, so
  * a description needs error paths only where it loops or allocates. Text that is read is not
  * trusted. */
-#ifndef HOTBED_CHECKPOINT_CODEC_H
-#define HOTBED_CHECKPOINT_CODEC_H
+#pragma once
 
 #include "checkpoint/format/digest.h"
 #include "hotbed/status.h"
@@ -51,5 +50,3 @@ bool hotbed_codec_is_name(const char *text);
 /* Print or read one of the words. *value is its index. */
 void hotbed_codec_choice(
     hotbed_codec *codec, uint32_t *value, const char *const *words, uint32_t num_words);
-
-#endif

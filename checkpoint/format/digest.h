@@ -1,8 +1,7 @@
 /* checkpoint/format/digest.h - XXH3-128 of blocks and rows, as a number and as text.
  *
  * The digest detects damage, not forgery: XXH3 is not cryptographic. */
-#ifndef HOTBED_CHECKPOINT_DIGEST_H
-#define HOTBED_CHECKPOINT_DIGEST_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ bool hotbed_digest_equal(hotbed_digest a, hotbed_digest b);
 
 /* Write a digest as 32 digits and a NUL. */
 void hotbed_digest_text(hotbed_digest digest, char text[HOTBED_DIGEST_DIGITS + 1]);
-
-#endif

@@ -11,8 +11,7 @@
  *
  * Datasets are contiguous, without filters. A dataset of 4 KiB or more starts at a multiple of 4
  * KiB. The version bounds are V110 and V110, because the metadata of HDF5 1.10 has checksums. */
-#ifndef HOTBED_CHECKPOINT_H5_H
-#define HOTBED_CHECKPOINT_H5_H
+#pragma once
 
 #include "hotbed/status.h"
 
@@ -88,5 +87,3 @@ void hotbed_h5_version(char version[32]);
  * repeat the layout with more. The caller must destroy h5 even after an error. Errors: IO,
  * MEMORY. */
 hotbed_status hotbed_h5_finish(hotbed_h5 *h5, hotbed_h5_image *out);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * A file may have a second handle that bypasses the kernel's page cache. Whole pages at page
  * boundaries of memory and file use this handle, all other bytes the first one. */
-#ifndef HOTBED_CHECKPOINT_IO_H
-#define HOTBED_CHECKPOINT_IO_H
+#pragma once
 
 #include "hotbed/status.h"
 
@@ -125,5 +124,3 @@ hotbed_status hotbed_io_sync(hotbed_io_file *file);
 
 /* Start writeback of the first `bytes` bytes, so that a later sync has less to wait for. */
 void hotbed_io_begin_sync(hotbed_io_file *file, uint64_t bytes);
-
-#endif

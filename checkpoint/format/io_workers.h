@@ -4,8 +4,7 @@
  * with the fewest bytes left to transfer. A worker runs its jobs in order, and transfers nothing
  * more after a job has failed. Several transfers are in flight at a time, so the disk stays busy
  * while a thread waits for a processor, and the caller's thread computes no digests. */
-#ifndef HOTBED_CHECKPOINT_IO_WORKERS_H
-#define HOTBED_CHECKPOINT_IO_WORKERS_H
+#pragma once
 
 #include "base/error.h"
 #include "checkpoint/format/digest.h"
@@ -71,5 +70,3 @@ hotbed_status hotbed_io_workers_await(hotbed_io_job *job);
  * Errors: MEMORY. */
 hotbed_status hotbed_io_memory(
     hotbed_io_workers *workers, size_t bytes, hotbed_memory *out, unsigned char **data);
-
-#endif

@@ -9,8 +9,7 @@
  * Text from a file is not trusted. hotbed_manifest_parse() takes time and memory in proportion to
  * the text, and checks sizes, counts and overlaps. After it, a reader may allocate and seek by the
  * manifest once the files are known to have the sizes that it states. */
-#ifndef HOTBED_CHECKPOINT_MANIFEST_H
-#define HOTBED_CHECKPOINT_MANIFEST_H
+#pragma once
 
 #include "checkpoint/format/digest.h"
 #include "hotbed/storage.h"
@@ -246,5 +245,3 @@ const hotbed_manifest_blob *hotbed_manifest_find_blob(
  * "shard-00000-of-00001.part". */
 void hotbed_shard_name(uint32_t shard, uint32_t world, char name[32]);
 void hotbed_shard_part_name(uint32_t shard, uint32_t world, char name[32]);
-
-#endif

@@ -1,8 +1,7 @@
 /* checkpoint/format/sparse.h - bytes of a file in memory, most of which were never written.
  *
  * Bytes that were not written read as zeros and take no memory. */
-#ifndef HOTBED_CHECKPOINT_SPARSE_H
-#define HOTBED_CHECKPOINT_SPARSE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,5 +32,3 @@ bool hotbed_sparse_is_zero(const hotbed_sparse *sparse, uint64_t offset);
 
 /* Free the pages, and set *sparse to {0}. */
 void hotbed_sparse_free(hotbed_sparse *sparse);
-
-#endif

@@ -1,7 +1,6 @@
 /* checkpoint/format/write_behind.h - blocks of a file, written and digested by workers while the caller
  * fills others. */
-#ifndef HOTBED_CHECKPOINT_WRITE_BEHIND_H
-#define HOTBED_CHECKPOINT_WRITE_BEHIND_H
+#pragma once
 
 #include "checkpoint/format/io_workers.h"
 
@@ -40,5 +39,3 @@ hotbed_status hotbed_write_behind_drain(hotbed_write_behind *behind);
 
 /* Wait for blocks in flight, and close. {0} is allowed. Keeps the error text. */
 void hotbed_write_behind_close(hotbed_write_behind *behind);
-
-#endif

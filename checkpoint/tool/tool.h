@@ -1,6 +1,5 @@
 /* checkpoint/tool/tool.h - the parts of hotbed-ckpt. */
-#ifndef HOTBED_CHECKPOINT_TOOL_H
-#define HOTBED_CHECKPOINT_TOOL_H
+#pragma once
 
 #include "checkpoint/chain.h"
 #include "checkpoint/rewrite.h"
@@ -130,5 +129,3 @@ int tool_publish(const tool_options *options);
 
 /* Run convert --from. Implemented in checkpoint/tool/tool_import.c. */
 int tool_import(const tool_options *options);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The other files of a dump have no header: only this one says which optimizer wrote the states,
  * which type the rows have, whether scores are ages, and whether keys are positions. */
-#ifndef HOTBED_CHECKPOINT_TOOL_ARGS_H
-#define HOTBED_CHECKPOINT_TOOL_ARGS_H
+#pragma once
 
 #include "checkpoint/format/io.h"
 #include "hotbed/types.h"
@@ -48,5 +47,3 @@ hotbed_status tool_args_parameter(
     const tool_args *args, const hotbed_optimizer_parameter *parameter, float *out);
 hotbed_status tool_args_integer(
     const tool_args *args, tool_arg which, uint64_t most, uint64_t *out);
-
-#endif

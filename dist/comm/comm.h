@@ -4,8 +4,7 @@
  * which bytes go to each rank, and where the bytes from each rank are put. comm.c checks arguments,
  * keeps the order log, makes the batch and computes sums; comm_self.c, comm_threads.c, comm_mpi.c,
  * comm_sockets.c and comm_nccl.c move bytes. */
-#ifndef HOTBED_DIST_COMM_H
-#define HOTBED_DIST_COMM_H
+#pragma once
 
 #include "dist/comm/comm_window.h"
 #include "hotbed/comm.h"
@@ -254,5 +253,3 @@ bool hotbed_comm_run_now(hotbed_comm *comm, const hotbed_comm_batch *batch);
 hotbed_status hotbed_comm_local_window_create(
     hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, hotbed_window **out);
 void hotbed_comm_local_window_destroy(hotbed_window *base);
-
-#endif

@@ -4,8 +4,7 @@
  * connection first proves that it is a rank of this job: the caller sends a hello, the rank that
  * listens a welcome, both with a magic number, a version and the job's cookie. Everything that
  * follows is checked too. docs/design/dist.md has the order of the messages. */
-#ifndef HOTBED_DIST_COMM_HANDSHAKE_H
-#define HOTBED_DIST_COMM_HANDSHAKE_H
+#pragma once
 
 #include "dist/comm/comm_link.h"
 
@@ -56,5 +55,3 @@ hotbed_rank_list hotbed_list_ranks(const uint32_t *ranks, uint32_t n);
 hotbed_status hotbed_handshake(
     uint32_t rank, uint32_t size, const hotbed_link_place *place, int listener, void *payload,
     size_t bytes, uint64_t until, int *sockets);
-
-#endif

@@ -5,8 +5,7 @@
  * connection between each two ranks. A rank sends on it only the first failure that it learns of, or
  * that it leaves in order; a connection that closes without either means that the process died.
  * Functions may be called from any thread. */
-#ifndef HOTBED_DIST_COMM_LINK_H
-#define HOTBED_DIST_COMM_LINK_H
+#pragma once
 
 #include "dist/comm/comm.h"
 
@@ -96,5 +95,3 @@ bool hotbed_link_left(
 bool hotbed_link_goes_on(
     hotbed_link *link, hotbed_comm *comm, const hotbed_comm_batch *batch, uint64_t until,
     bool (*waits)(hotbed_comm *comm, uint32_t p));
-
-#endif

@@ -1,6 +1,5 @@
 /* dist/comm/comm_nccl_kernels.h - kernels of comm_nccl.c beside NCCL's own. */
-#ifndef HOTBED_DIST_COMM_NCCL_KERNELS_H
-#define HOTBED_DIST_COMM_NCCL_KERNELS_H
+#pragma once
 
 #include "base/fault.h"
 #include "hotbed/stream.h"
@@ -46,4 +45,3 @@ hotbed_status hotbed_comm_gpu_parts(
 uint32_t hotbed_comm_gpu_neighbours(void *comm, const void *window);
 
 HOTBED_END_DECLS
-#endif

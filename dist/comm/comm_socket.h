@@ -3,8 +3,7 @@
  * A rank's death is known by its closed connections. A child that it has forked, such as a data
  * loader's worker, would keep them open, so a handler of fork() closes them in the child. Deadlines
  * are times of hotbed_monotonic_now(). Functions may be called from any thread. */
-#ifndef HOTBED_DIST_COMM_SOCKET_H
-#define HOTBED_DIST_COMM_SOCKET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,5 +46,3 @@ bool hotbed_socket_recv(int socket, void *data, size_t bytes, uint64_t until);
 
 /* The milliseconds until `until`, for poll(): 0 .. 1000. */
 int hotbed_socket_left_ms(uint64_t until);
-
-#endif

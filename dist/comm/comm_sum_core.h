@@ -1,6 +1,5 @@
 /* dist/comm/comm_sum_core.h - one element of a sum over ranks, added in rank order. */
-#ifndef HOTBED_DIST_COMM_SUM_CORE_H
-#define HOTBED_DIST_COMM_SUM_CORE_H
+#pragma once
 
 #include "base/port.h"
 
@@ -18,5 +17,3 @@ HOTBED_HD void hotbed_comm_sum_one(const hotbed_comm_sum_args *a, uint64_t i) {
         sum += a->parts[p * a->n + i];
     a->out[i] = sum * a->scale;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* dist/comm/comm_sum_kernels.h - sums over ranks: the contract of both backends. */
-#ifndef HOTBED_DIST_COMM_SUM_KERNELS_H
-#define HOTBED_DIST_COMM_SUM_KERNELS_H
+#pragma once
 
 #include "dist/comm/comm_sum_core.h"
 #include "hotbed/stream.h"
@@ -16,4 +15,3 @@ extern const hotbed_comm_sum_kernels hotbed_comm_sum_kernels_host;
 extern const hotbed_comm_sum_kernels hotbed_comm_sum_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

@@ -4,8 +4,7 @@
  * rank's memory, and a barrier on the stream orders later work after the stores of all ranks. self
  * and threads: ordinary memory. NCCL: memory that is mapped on all GPUs of an NVLink domain. MPI:
  * UNSUPPORTED. */
-#ifndef HOTBED_DIST_COMM_WINDOW_H
-#define HOTBED_DIST_COMM_WINDOW_H
+#pragma once
 
 #include "hotbed/comm.h"
 
@@ -45,5 +44,3 @@ hotbed_status hotbed_window_barrier(hotbed_window *window, hotbed_stream *stream
 /* Find out whether windows work between all ranks: sets comm->windows. All ranks call it together;
  * only the first call on a communicator sends. Errors: COMM, MEMORY, DEVICE. */
 hotbed_status hotbed_window_probe(hotbed_comm *comm, hotbed_stream *stream);
-
-#endif

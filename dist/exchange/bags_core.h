@@ -5,8 +5,7 @@
  * sum of these keys, and gets the gradient of the bag. The *place* of a bag is its number among the
  * bags that may travel between the two: r itself if messages have a fixed capacity; otherwise its
  * number among the bags that do travel. */
-#ifndef HOTBED_DIST_BAGS_CORE_H
-#define HOTBED_DIST_BAGS_CORE_H
+#pragma once
 
 #include "dist/exchange/message_core.h"
 #include "storage/step/optimizer_core.h"
@@ -229,5 +228,3 @@ HOTBED_HD void hotbed_bag_send(
         }
     }
 }
-
-#endif

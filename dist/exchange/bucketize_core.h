@@ -5,8 +5,7 @@
  * keys of each tile are counted by rank, sums of the counts in order of (rank, tile) say where the
  * keys of a tile begin, and each tile puts its keys there. A binary search for a row's first key among
  * the batch positions of a tile's keys finds where the row begins in a message. */
-#ifndef HOTBED_DIST_BUCKETIZE_CORE_H
-#define HOTBED_DIST_BUCKETIZE_CORE_H
+#pragma once
 
 #include "dist/exchange/kjt_core.h"
 #include "dist/exchange/message_core.h"
@@ -168,5 +167,3 @@ HOTBED_HD void hotbed_bucketize_put(
     if (b->shape.counted != 0) /* at most 2^30: the keys of one rank's batch */
         hotbed_message_counts(message, b->shape, capacity)[k] = (uint32_t)b->key_counts[i];
 }
-
-#endif

@@ -4,8 +4,7 @@
  * for the keys in its messages. Both know position k of a key in the message between them, and rows
  * travel in that order. Pooled output is one row per sample, to which every rank contributes a
  * part. */
-#ifndef HOTBED_DIST_DELIVER_CORE_H
-#define HOTBED_DIST_DELIVER_CORE_H
+#pragma once
 
 #include "dist/exchange/wire_core.h"
 #include "storage/step/optimizer_core.h"
@@ -280,5 +279,3 @@ HOTBED_HD void hotbed_pool_start(
     }
     sums[at] = g;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* dist/exchange/dist.h - the steps of input and output dists: kernels, with the sums of base between
  * them. */
-#ifndef HOTBED_DIST_DIST_H
-#define HOTBED_DIST_DIST_H
+#pragma once
 
 #include "dist/exchange/dist_kernels.h"
 
@@ -18,5 +17,3 @@ hotbed_status hotbed_bucketize(
 
 /* Make one batch of all messages: segments, keys, weights, counts, offsets. Asynchronous. */
 hotbed_status hotbed_gather(const hotbed_gather_view *g, hotbed_stream *stream);
-
-#endif

@@ -1,8 +1,7 @@
 /* dist/exchange/dist_kernels.h - the kernels of input and output dists: the contract of both backends.
  *
  * All are asynchronous, and loop to counts in device memory. */
-#ifndef HOTBED_DIST_DIST_KERNELS_H
-#define HOTBED_DIST_DIST_KERNELS_H
+#pragma once
 
 #include "dist/exchange/bags_core.h"
 #include "dist/exchange/bucketize_core.h"
@@ -81,4 +80,3 @@ extern const hotbed_dist_kernels hotbed_dist_kernels_host;
 extern const hotbed_dist_kernels hotbed_dist_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

@@ -6,8 +6,7 @@
  * The contents of a message are not trusted: after a failed exchange, the work that was already
  * enqueued reads messages that are incomplete or never arrived. An invalid message makes the batch
  * empty, as an overflow does, so that nothing is read or written out of bounds. */
-#ifndef HOTBED_DIST_GATHER_CORE_H
-#define HOTBED_DIST_GATHER_CORE_H
+#pragma once
 
 #include "dist/exchange/wire_core.h"
 #include "storage/step/step_core.h"
@@ -143,5 +142,3 @@ HOTBED_HD void hotbed_gather_offset(const hotbed_gather_view *g, uint64_t r) {
     uint32_t inside = starts[f * g->batch_size + sample] - g->firsts[q];
     g->offsets[r] = (int64_t)g->segments[q] + inside;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* dist/exchange/kjt.h - the inside of keyed jagged tensors: steps of input dists. */
-#ifndef HOTBED_DIST_KJT_H
-#define HOTBED_DIST_KJT_H
+#pragma once
 
 #include "dist/exchange/kjt_kernels.h"
 #include "hotbed/sharded.h"
@@ -41,5 +40,3 @@ hotbed_status hotbed_kjt_pick(
  * itself, of which all features are picked in order. Asynchronous. */
 hotbed_status hotbed_kjt_pick_offsets(
     const hotbed_pick_view *pick, int64_t *offsets, hotbed_stream *stream);
-
-#endif

@@ -1,6 +1,5 @@
 /* dist/exchange/kjt_core.h - rows of a keyed jagged tensor, and features picked from it. */
-#ifndef HOTBED_DIST_KJT_CORE_H
-#define HOTBED_DIST_KJT_CORE_H
+#pragma once
 
 #include "base/fault.h"
 #include "storage/step/step_core.h"
@@ -157,5 +156,3 @@ HOTBED_HD int64_t hotbed_pick_offset(const hotbed_pick_view *p, uint32_t r) {
     uint32_t row = hotbed_pick_row(p, r);
     return p->kjt.starts[row != HOTBED_NO_ROW ? row : hotbed_pick_base(p, r / p->batch_size + 1)];
 }
-
-#endif

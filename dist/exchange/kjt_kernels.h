@@ -1,6 +1,5 @@
 /* dist/exchange/kjt_kernels.h - rows of a batch and features of it: the contract of both backends. */
-#ifndef HOTBED_DIST_KJT_KERNELS_H
-#define HOTBED_DIST_KJT_KERNELS_H
+#pragma once
 
 #include "dist/exchange/kjt_core.h"
 #include "hotbed/stream.h"
@@ -38,4 +37,3 @@ extern const hotbed_kjt_kernels hotbed_kjt_kernels_host;
 extern const hotbed_kjt_kernels hotbed_kjt_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

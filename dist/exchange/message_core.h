@@ -4,8 +4,7 @@
  * row, and, if the keys have them, weights and counts of occurrences. It has a capacity in keys:
  * their number if the host knows sizes, or a fixed number. Every part begins at a multiple of 16
  * bytes. */
-#ifndef HOTBED_DIST_MESSAGE_CORE_H
-#define HOTBED_DIST_MESSAGE_CORE_H
+#pragma once
 
 #include "base/port.h"
 
@@ -103,5 +102,3 @@ HOTBED_HD void hotbed_aim(const hotbed_aim_view *a) {
     if (a->own != NULL)
         a->to[a->rank] = a->own[a->rank];
 }
-
-#endif

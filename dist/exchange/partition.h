@@ -1,6 +1,5 @@
 /* dist/exchange/partition.h - sets of equal size and nearly equal sums. */
-#ifndef HOTBED_DIST_PARTITION_H
-#define HOTBED_DIST_PARTITION_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,5 +14,3 @@ size_t hotbed_partition_scratch(uint32_t sets, uint32_t items_a_set);
  *   items      out  [sets * items_a_set] set s has items[s * items_a_set] and so on, ascending */
 void hotbed_partition(
     uint32_t sets, uint32_t items_a_set, const uint64_t *workloads, uint32_t *items, void *scratch);
-
-#endif

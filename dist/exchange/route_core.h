@@ -1,6 +1,5 @@
 /* dist/exchange/route_core.h - the rank of a key, for kernels too: hotbed/route.h has the rules. */
-#ifndef HOTBED_DIST_ROUTE_CORE_H
-#define HOTBED_DIST_ROUTE_CORE_H
+#pragma once
 
 #include "base/hash_core.h"
 #include "hotbed/route.h"
@@ -31,5 +30,3 @@ HOTBED_HD uint64_t hotbed_route_key_of(const hotbed_route *r, uint32_t rank, uin
     return rank < r->rows && local <= (r->rows - 1 - rank) / r->world ? local * r->world + rank
                                                                       : local;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* dist/exchange/wire_core.h - bytes that a rank exchanges with others, counted where the numbers of keys are. */
-#ifndef HOTBED_DIST_WIRE_CORE_H
-#define HOTBED_DIST_WIRE_CORE_H
+#pragma once
 
 #include "dist/exchange/message_core.h"
 
@@ -50,5 +49,3 @@ HOTBED_HD void hotbed_wire_count(const hotbed_wire_view *v) {
     (void)hotbed_add_relaxed_u64(&v->counts->sent[v->phase], sent);
     (void)hotbed_add_relaxed_u64(&v->counts->received[v->phase], received);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* examples/train/auc.h - exact area under the ROC curve. */
-#ifndef HOTBED_EXAMPLES_AUC_H
-#define HOTBED_EXAMPLES_AUC_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -9,5 +8,3 @@
  * count half. Scores must not be NaN. The result is 0.5 if one class is empty. Returns false if
  * there is no memory for 16 n bytes. */
 bool hotbed_auc(uint64_t n, const float *scores, const uint8_t *labels, double *auc);
-
-#endif

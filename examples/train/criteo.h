@@ -3,8 +3,7 @@
  * A line consists of a label (0 or 1), 13 integers, and 26 categories of 8 hex digits, separated by
  * tabs. An integer or a category may be empty. Fields are numbered as in the file: 0 .. 12 are the
  * integers, 13 .. 38 the categories. */
-#ifndef HOTBED_EXAMPLES_CRITEO_H
-#define HOTBED_EXAMPLES_CRITEO_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,5 +53,3 @@ const char *hotbed_criteo_scan(const char *line, int64_t *keys, size_t stride, f
 bool hotbed_criteo_parse(
     const char *line, size_t length, int64_t *keys, size_t stride, float *label,
     hotbed_criteo_fault *fault);
-
-#endif

@@ -4,8 +4,7 @@
  * One thread reads and unpacks the file, and cuts it into chunks at the ends of lines. Other
  * threads parse one chunk each and copy its rows into batches. Batches hold the rows in the order
  * of the file, whatever the number of threads. */
-#ifndef HOTBED_EXAMPLES_LOG_READER_H
-#define HOTBED_EXAMPLES_LOG_READER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -82,5 +81,3 @@ hotbed_log_reader_times hotbed_log_reader_times_of(hotbed_log_reader *reader);
 
 /* Stop the threads and close the file.  NULL is allowed. */
 void hotbed_log_reader_stop(hotbed_log_reader *reader);
-
-#endif

@@ -1,6 +1,5 @@
 /* examples/train/log_source.h - the bytes of a click log: a file or the standard input, plain or gzip. */
-#ifndef HOTBED_EXAMPLES_LOG_SOURCE_H
-#define HOTBED_EXAMPLES_LOG_SOURCE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -28,5 +27,3 @@ double hotbed_log_source_fraction(const hotbed_log_source *source);
 
 /* NULL is allowed. */
 void hotbed_log_source_close(hotbed_log_source *source);
-
-#endif

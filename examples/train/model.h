@@ -3,8 +3,7 @@
  * Hotbed keeps the rows and their optimizer; this is the dense part of the model. All calls are
  * asynchronous. The job and its arrays must stay valid and unchanged until the stream has passed
  * the call. */
-#ifndef HOTBED_EXAMPLES_MODEL_H
-#define HOTBED_EXAMPLES_MODEL_H
+#pragma once
 
 #include "examples/train/model_core.h"
 #include "hotbed/stream.h"
@@ -46,4 +45,3 @@ extern const hotbed_fm_kernels hotbed_fm_kernels_host;
 extern const hotbed_fm_kernels hotbed_fm_kernels_cuda; /* with HOTBED_WITH_CUDA only */
 
 HOTBED_END_DECLS
-#endif

@@ -9,8 +9,7 @@
  * with contraction off, and computes the logistic function itself, so both backends give the same
  * bits.
  */
-#ifndef HOTBED_EXAMPLES_MODEL_CORE_H
-#define HOTBED_EXAMPLES_MODEL_CORE_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -120,5 +119,3 @@ HOTBED_FM_HD void hotbed_fm_finish(
 /* Sums over a batch: lane l of 256 adds samples l, l + 256, ... in order; then lane l adds lane
  * l + half for half = 128, 64, ... 1. */
 enum { HOTBED_FM_LANES = 256 };
-
-#endif

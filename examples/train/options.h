@@ -1,6 +1,5 @@
 /* examples/train/options.h - the command line of hotbed-train. */
-#ifndef HOTBED_EXAMPLES_OPTIONS_H
-#define HOTBED_EXAMPLES_OPTIONS_H
+#pragma once
 
 #include "hotbed/sharded.h"
 
@@ -57,5 +56,3 @@ hotbed_train_say(const char *format, ...);
 /* Whether the option that getopt_long() has just returned was given by a part of its `name`, which
  * hotbed-ckpt does not accept either; it is then reported. */
 bool hotbed_option_is_abbreviated(char **argv, const char *name);
-
-#endif

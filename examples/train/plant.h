@@ -4,8 +4,7 @@
  * is drawn with the probability given by a factorization machine whose parameters are functions of
  * (seed, field, key). So rows 0 .. n are training data, and rows n .. m are fresh rows of the same
  * model. Parameters get smaller with a key's rank, so most of the signal is in frequent keys. */
-#ifndef HOTBED_EXAMPLES_PLANT_H
-#define HOTBED_EXAMPLES_PLANT_H
+#pragma once
 
 #include "examples/train/criteo.h"
 
@@ -45,5 +44,3 @@ void hotbed_plant_draw(const hotbed_plant *plant, uint64_t row, hotbed_plant_row
 /* Write a row as a line with its newline; returns its length, at most HOTBED_PLANT_LINE. */
 enum { HOTBED_PLANT_LINE = 640 };
 size_t hotbed_plant_print(const hotbed_plant_row *row, char *line);
-
-#endif

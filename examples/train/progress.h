@@ -1,6 +1,5 @@
 /* examples/train/progress.h - a progress bar on a terminal, otherwise a line from time to time. */
-#ifndef HOTBED_EXAMPLES_PROGRESS_H
-#define HOTBED_EXAMPLES_PROGRESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,5 +26,3 @@ void hotbed_progress_show(hotbed_progress *progress, uint64_t rows, double fract
 
 /* Leave the bar's line, so that other text can be printed. */
 void hotbed_progress_end(hotbed_progress *progress);
-
-#endif

@@ -1,6 +1,5 @@
 /* examples/train/save_lock.h - a lock file, so that only one run at a time saves to a directory. */
-#ifndef HOTBED_EXAMPLES_SAVE_LOCK_H
-#define HOTBED_EXAMPLES_SAVE_LOCK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,5 +29,3 @@ bool hotbed_save_lock_check(const hotbed_save_lock *lock, char *message, size_t 
 
 /* Unlock, and remove the file, unless another file has its path. Does nothing if the lock is not held. */
 void hotbed_save_lock_release(hotbed_save_lock *lock);
-
-#endif

@@ -1,8 +1,7 @@
 /* examples/train/trainer.h - a training run: tables, model, pipeline, and the position in the data.
  *
  * Functions that return bool return false on failure, with the reason in trainer->error. */
-#ifndef HOTBED_EXAMPLES_TRAINER_H
-#define HOTBED_EXAMPLES_TRAINER_H
+#pragma once
 
 #include "examples/train/criteo.h"
 #include "examples/train/log_reader.h"
@@ -245,5 +244,3 @@ hotbed_log_reader *hotbed_run_open(
 /* Take the next batch of a reader, in its buffer set. NULL at the end, or on an error
  * (trainer->error is set). */
 hotbed_train_buffers *hotbed_run_take(hotbed_run *trainer, hotbed_log_reader *reader);
-
-#endif

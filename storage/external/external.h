@@ -1,6 +1,5 @@
 /* storage/external/external.h - internals of external stores, for storages, built-in plug-ins and tests. */
-#ifndef HOTBED_STORAGE_EXTERNAL_H
-#define HOTBED_STORAGE_EXTERNAL_H
+#pragma once
 
 #include "hotbed/external.h"
 #include "hotbed/types.h"
@@ -36,5 +35,3 @@ void hotbed_external_count_stream_wait(hotbed_external *external, uint64_t nanos
 /* The plug-in that keeps rows in memory. */
 extern const hotbed_external_calls hotbed_external_memory_calls;
 void *hotbed_external_memory_new(void);
-
-#endif

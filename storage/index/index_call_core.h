@@ -1,6 +1,5 @@
 /* storage/index/index_call_core.h - one key or slot of a call of hotbed/index.h. */
-#ifndef HOTBED_STORAGE_INDEX_CALL_CORE_H
-#define HOTBED_STORAGE_INDEX_CALL_CORE_H
+#pragma once
 
 #include "base/fault.h"
 #include "storage/index/index_place_each_core.h"
@@ -264,5 +263,3 @@ HOTBED_HD void hotbed_call_export(
     if (a->export_scores != NULL)
         a->export_scores[at] = hotbed_meta_score(meta);
 }
-
-#endif

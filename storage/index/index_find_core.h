@@ -4,8 +4,7 @@
  * key. In a table that has grown, the oldest part is searched first, since frequent keys tend to be
  * the oldest.
  */
-#ifndef HOTBED_STORAGE_INDEX_FIND_CORE_H
-#define HOTBED_STORAGE_INDEX_FIND_CORE_H
+#pragma once
 
 #include "base/port.h"
 #include "base/tile.h"
@@ -308,5 +307,3 @@ HOTBED_HD uint64_t hotbed_index_find_each(
             part = hotbed_index_part_at(index, range, grown + 1);
     }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* storage/index/index_kernels.h - the kernels of index calls: the contract of both backends. */
-#ifndef HOTBED_STORAGE_INDEX_KERNELS_H
-#define HOTBED_STORAGE_INDEX_KERNELS_H
+#pragma once
 
 #include "hotbed/stream.h"
 #include "storage/index/index_call_core.h"
@@ -33,4 +32,3 @@ extern const hotbed_index_kernels hotbed_index_kernels_host;
 extern const hotbed_index_kernels hotbed_index_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

@@ -20,8 +20,7 @@
  *
  * Sources: scored buckets and in-place eviction, HierarchicalKV; two choices, Azar et al. 1999.
  */
-#ifndef HOTBED_STORAGE_INDEX_LAYOUT_CORE_H
-#define HOTBED_STORAGE_INDEX_LAYOUT_CORE_H
+#pragma once
 
 #include "base/hash_core.h"
 #include "base/port.h"
@@ -265,5 +264,3 @@ HOTBED_HD void hotbed_index_start(hotbed_index_view index, hotbed_index_range ra
             index.keys[hotbed_index_slot(range, bucket) + i] = marker;
     }
 }
-
-#endif

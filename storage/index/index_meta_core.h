@@ -1,6 +1,5 @@
 /* storage/index/index_meta_core.h - the meta of a key in its slot: score, flag and pins. */
-#ifndef HOTBED_STORAGE_INDEX_META_CORE_H
-#define HOTBED_STORAGE_INDEX_META_CORE_H
+#pragma once
 
 #include "base/port.h"
 #include "storage/index/index_layout_core.h"
@@ -105,5 +104,3 @@ HOTBED_HD void hotbed_index_unpin(hotbed_index_view index, uint64_t slot, bool e
     else
         hotbed_add_relaxed_u64(meta, (uint64_t)0 - HOTBED_META_PIN);
 }
-
-#endif

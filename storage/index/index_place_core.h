@@ -12,8 +12,7 @@
  * the old key by ERASED first. The keys of one call are distinct. Calls that insert or erase do not
  * overlap each other; finds, pins and unpins may overlap them.
  */
-#ifndef HOTBED_STORAGE_INDEX_PLACE_CORE_H
-#define HOTBED_STORAGE_INDEX_PLACE_CORE_H
+#pragma once
 
 #include "base/port.h"
 #include "base/tile.h"
@@ -397,5 +396,3 @@ HOTBED_HD bool hotbed_index_erase(
     uint64_t slot = hotbed_index_find(index, range, key, width);
     return slot != HOTBED_SLOT_NONE && hotbed_index_vacate(index, range, slot, 0, width);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* storage/index/index_place_each_core.h - claim slots for new keys, one key per lane. The lanes read the
  * metas of each key's candidates together. */
-#ifndef HOTBED_STORAGE_INDEX_PLACE_EACH_CORE_H
-#define HOTBED_STORAGE_INDEX_PLACE_EACH_CORE_H
+#pragma once
 
 #include "base/port.h"
 #include "base/tile.h"
@@ -285,5 +284,3 @@ HOTBED_HD hotbed_index_result hotbed_index_place_each_timed(
     }
     return result;
 }
-
-#endif

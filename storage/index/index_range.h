@@ -1,6 +1,5 @@
 /* storage/index/index_range.h - the size of a table's range in the index, from its number of keys. */
-#ifndef HOTBED_STORAGE_INDEX_RANGE_H
-#define HOTBED_STORAGE_INDEX_RANGE_H
+#pragma once
 
 #include "storage/index/index_layout_core.h"
 
@@ -46,5 +45,3 @@ static inline void hotbed_index_range_regions(hotbed_index_range *range) {
            range->buckets >> range->region_bits >= 2 * fewest)
         range->region_bits++;
 }
-
-#endif

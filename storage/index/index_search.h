@@ -10,8 +10,7 @@
  *   hotbed_search_second(&a, slots);
  *
  * Each key gets the result of hotbed_index_find(). */
-#ifndef HOTBED_STORAGE_INDEX_SEARCH_H
-#define HOTBED_STORAGE_INDEX_SEARCH_H
+#pragma once
 
 #include "base/host_set.h"
 #include "storage/index/index_layout_core.h"
@@ -40,5 +39,3 @@ void hotbed_search_first(hotbed_search *q, uint64_t *slots);
 
 /* Search the other candidates. All of slots[0 .. n-1] is then defined. */
 void hotbed_search_second(hotbed_search *q, uint64_t *slots);
-
-#endif

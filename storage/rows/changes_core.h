@@ -1,6 +1,5 @@
 /* storage/rows/changes_core.h - positions in the record of changes, and the keys that have left. */
-#ifndef HOTBED_STORAGE_CHANGES_CORE_H
-#define HOTBED_STORAGE_CHANGES_CORE_H
+#pragma once
 
 #include "hotbed/changes.h"
 #include "storage/rows/rows_core.h"
@@ -63,5 +62,3 @@ HOTBED_HD void hotbed_removed_key(const hotbed_removed_args *a, uint64_t i) {
     if (at < a->capacity)
         a->keys[at] = item.key;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* storage/rows/changes_kernels.h - the kernels of positions and removed keys: the contract of both
  * backends. */
-#ifndef HOTBED_STORAGE_CHANGES_KERNELS_H
-#define HOTBED_STORAGE_CHANGES_KERNELS_H
+#pragma once
 
 #include "hotbed/stream.h"
 #include "storage/rows/changes_core.h"
@@ -21,4 +20,3 @@ extern const hotbed_changes_kernels hotbed_changes_kernels_host;
 extern const hotbed_changes_kernels hotbed_changes_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

@@ -1,6 +1,5 @@
 /* storage/rows/expire_core.h - removes keys by age and value, slot by slot; see hotbed_storage_expire(). */
-#ifndef HOTBED_STORAGE_EXPIRE_CORE_H
-#define HOTBED_STORAGE_EXPIRE_CORE_H
+#pragma once
 
 #include "storage/rows/rows_core.h"
 #include "storage/step/optimizer_core.h"
@@ -87,5 +86,3 @@ HOTBED_HD void hotbed_expire_slot(const hotbed_expire_args *a, uint64_t i, uint3
 HOTBED_HD void hotbed_expire_advance(const hotbed_expire_args *a) {
     *a->at = (*a->at % a->all + a->slots) % a->all;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * per group. Prefix sums of the counts give the first output position of each group. The second
  * pass writes the items, so the output is in slot order on every backend.
  */
-#ifndef HOTBED_STORAGE_EXPORT_CORE_H
-#define HOTBED_STORAGE_EXPORT_CORE_H
+#pragma once
 
 #include "hotbed/changes.h"
 #include "storage/index/index_find_core.h"
@@ -120,5 +119,3 @@ HOTBED_HD void hotbed_export_write(const hotbed_export_args *a, uint64_t g, uint
         hotbed_row_get(&a->table, hotbed_row_at(a->index, &a->table, slot), a->rows, at, width);
     }
 }
-
-#endif

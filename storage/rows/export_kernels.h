@@ -1,6 +1,5 @@
 /* storage/rows/export_kernels.h - the kernels of exports: the contract of both backends. */
-#ifndef HOTBED_STORAGE_EXPORT_KERNELS_H
-#define HOTBED_STORAGE_EXPORT_KERNELS_H
+#pragma once
 
 #include "hotbed/stream.h"
 #include "storage/rows/export_core.h"
@@ -18,4 +17,3 @@ extern const hotbed_export_kernels hotbed_export_kernels_host;
 extern const hotbed_export_kernels hotbed_export_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

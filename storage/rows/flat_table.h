@@ -1,6 +1,5 @@
 /* storage/rows/flat_table.h - internals of flat tables, for tests. */
-#ifndef HOTBED_STORAGE_FLAT_TABLE_H
-#define HOTBED_STORAGE_FLAT_TABLE_H
+#pragma once
 
 #include "hotbed/flat_table.h"
 
@@ -9,5 +8,3 @@
 hotbed_status hotbed_flat_table_create_staged(
     const hotbed_flat_table_options *options, uint64_t chunk, hotbed_stream *stream,
     hotbed_flat_table **out);
-
-#endif

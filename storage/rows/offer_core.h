@@ -10,8 +10,7 @@
  * another tier only if tiers are chosen by score.
  *
  * Source: cuckoo hashing, Pagh and Rodler 2004. */
-#ifndef HOTBED_STORAGE_OFFER_CORE_H
-#define HOTBED_STORAGE_OFFER_CORE_H
+#pragma once
 
 #include "storage/rows/rows_core.h"
 
@@ -387,5 +386,3 @@ HOTBED_HD void hotbed_offer_insert_rest(const hotbed_offer_args *a, uint32_t wid
         a->state->left_for_growth = left_for_growth;
     }
 }
-
-#endif

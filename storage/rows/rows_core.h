@@ -1,7 +1,6 @@
 /* storage/rows/rows_core.h - one row of a call by key or slot: get, set, erase, and copying its
  * parts. */
-#ifndef HOTBED_STORAGE_ROWS_CORE_H
-#define HOTBED_STORAGE_ROWS_CORE_H
+#pragma once
 
 #include "base/fault.h"
 #include "storage/index/index_call_core.h"
@@ -437,5 +436,3 @@ hotbed_rows_export(const hotbed_rows_args *a, uint64_t *keys, uint64_t *scores, 
     args.export_counts = counts;
     return args;
 }
-
-#endif

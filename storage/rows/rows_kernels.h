@@ -3,8 +3,7 @@
  *
  * `index` is unused for static tables of one tier, whose keys are row numbers.
  */
-#ifndef HOTBED_STORAGE_ROWS_KERNELS_H
-#define HOTBED_STORAGE_ROWS_KERNELS_H
+#pragma once
 
 #include "hotbed/stream.h"
 #include "storage/rows/expire_core.h"
@@ -42,4 +41,3 @@ extern const hotbed_rows_kernels hotbed_rows_kernels_host;
 extern const hotbed_rows_kernels hotbed_rows_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

@@ -5,8 +5,7 @@
  * graph may move other rows in each launch, so a kernel first writes the rows' slots to a
  * descriptor in pinned memory, which the callback reads.
  */
-#ifndef HOTBED_STORAGE_STAGE_CORE_H
-#define HOTBED_STORAGE_STAGE_CORE_H
+#pragma once
 
 #include "base/port.h"
 #include "hotbed/types.h"
@@ -37,5 +36,3 @@ HOTBED_HD void hotbed_stage_write(const hotbed_stage_args *a, uint64_t i) {
     if (i == 0)
         *a->pinned = a->descriptor;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* storage/rows/stage_kernels.h - writing the descriptor of a staged chunk: the contract of both
  * backends. */
-#ifndef HOTBED_STORAGE_STAGE_KERNELS_H
-#define HOTBED_STORAGE_STAGE_KERNELS_H
+#pragma once
 
 #include "hotbed/stream.h"
 #include "storage/rows/stage_core.h"
@@ -17,4 +16,3 @@ extern const hotbed_stage_kernels hotbed_stage_kernels_host;
 extern const hotbed_stage_kernels hotbed_stage_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

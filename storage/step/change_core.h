@@ -8,8 +8,7 @@
  * Keys that leave a table have no slot. They are appended to a log, a ring for all tables of a
  * storage; a consumer remembers how many there were. More than the ring holds are lost to it, and
  * counted. The order within a kernel is undefined. */
-#ifndef HOTBED_STORAGE_CHANGE_CORE_H
-#define HOTBED_STORAGE_CHANGE_CORE_H
+#pragma once
 
 #include "base/port.h"
 #include "base/tile.h"
@@ -84,5 +83,3 @@ HOTBED_HD void hotbed_log_removed_one(
     uint32_t width) {
     hotbed_log_removed(tracker, table, t, key, hotbed_tile_rank(width) == 0, width);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* storage/step/cuda_bins.h - counting sort of rows by region of the lower tier, on CUDA; used by tier.cu
  * and lookup.cu. */
-#ifndef HOTBED_STORAGE_CUDA_BINS_H
-#define HOTBED_STORAGE_CUDA_BINS_H
+#pragma once
 
 #include "base/cuda_launch.h"
 #include "storage/step/step_core.h"
@@ -18,5 +17,3 @@ static __device__ inline uint32_t hotbed_bins_take(
     uint32_t first = hotbed_tile_rank(width) == 0 ? atomicAdd(taken, count) : 0;
     return hotbed_tile_shuffle_u32(width, first, 0);
 }
-
-#endif

@@ -3,8 +3,7 @@
  * Two entries of one key would race: their parts could mix in one row, or the key could get two
  * slots. So a call that sets rows looks for such a key first, and then sets nothing. `places` is a
  * hash table from keys to their first positions; it does not grow, and is freed with the call. */
-#ifndef HOTBED_STORAGE_DISTINCT_CORE_H
-#define HOTBED_STORAGE_DISTINCT_CORE_H
+#pragma once
 
 #include "base/fault.h"
 #include "base/hash_core.h"
@@ -63,5 +62,3 @@ HOTBED_HD void hotbed_distinct_report(const hotbed_distinct_args *a) {
         a->faults, HOTBED_ERR_ARGUMENT, HOTBED_CAUSE_KEY_TWICE, a->table_number, key,
         (uint64_t)a->places[at] << 32 | twice);
 }
-
-#endif

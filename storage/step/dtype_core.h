@@ -4,8 +4,7 @@
  * of hotbed_dtype and a row of HOTBED_DTYPES; then the compiler reports each `switch` that lacks it.
  * None of them has a `default`. docs/design/extending.md lists them.
  */
-#ifndef HOTBED_STORAGE_DTYPE_CORE_H
-#define HOTBED_STORAGE_DTYPE_CORE_H
+#pragma once
 
 #include "base/float.h"
 #include "base/philox.h"
@@ -549,5 +548,3 @@ HOTBED_HD hotbed_scale_walk hotbed_scale_walk_of(uint32_t dtype, uint32_t dim, u
     }
     return walk;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* storage/step/forward_core.h - the kernels' algorithms for the rows of sequences, and for eval beside
  * training. */
-#ifndef HOTBED_STORAGE_FORWARD_CORE_H
-#define HOTBED_STORAGE_FORWARD_CORE_H
+#pragma once
 
 #include "storage/step/packed_core.h"
 #include "storage/step/place_core.h"
@@ -428,5 +427,3 @@ HOTBED_HD void hotbed_eval_below(
     hotbed_forward_found(s, &keys, t, slot, true, output, stride, width);
     hotbed_eval_queue_rereads(s, &keys, width);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* storage/step/init_core.h - initial values of a row, computed from seed, table, key and element
  * alone. */
-#ifndef HOTBED_STORAGE_INIT_CORE_H
-#define HOTBED_STORAGE_INIT_CORE_H
+#pragma once
 
 #include "base/philox.h"
 #include "base/port.h"
@@ -105,5 +104,3 @@ HOTBED_HD hotbed_f32x4 hotbed_init_row4(const hotbed_init_view *init, uint64_t k
     row.w = hotbed_init_one(init, words.w);
     return row;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* storage/step/lookup_kernels.h - the kernels of prefetch, forward and eval: the contract of both
  * backends. */
-#ifndef HOTBED_STORAGE_LOOKUP_KERNELS_H
-#define HOTBED_STORAGE_LOOKUP_KERNELS_H
+#pragma once
 
 #include "hotbed/stream.h"
 #include "storage/step/pool_core.h"
@@ -52,4 +51,3 @@ extern const hotbed_lookup_kernels hotbed_lookup_kernels_host;
 extern const hotbed_lookup_kernels hotbed_lookup_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

@@ -5,8 +5,7 @@
  * hotbed_optimizer_kind, a row of HOTBED_OPTIMIZERS, and a function hotbed_step_<name>().
  * hotbed/types.h has the formulas. Operations run in the order written; contraction is off.
  */
-#ifndef HOTBED_STORAGE_OPTIMIZER_CORE_H
-#define HOTBED_STORAGE_OPTIMIZER_CORE_H
+#pragma once
 
 #include "base/port.h"
 #include "base/tile.h"
@@ -624,5 +623,3 @@ HOTBED_HD float hotbed_ratio(const hotbed_optimizer_view *o, float row, float me
 HOTBED_HD bool hotbed_has_ratio(hotbed_state_form form) {
     return form.ratio != HOTBED_RATIO_NONE;
 }
-
-#endif

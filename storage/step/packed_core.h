@@ -4,8 +4,7 @@
  * most of a row's elements may be far below the largest one, and nearest rounding would lose them in
  * every step. INT8 gradients are numbers from -127 to 127, stored plus 128, times an f32: gradients
  * may be far below the least f16, and a 0 stays a 0. */
-#ifndef HOTBED_STORAGE_PACKED_CORE_H
-#define HOTBED_STORAGE_PACKED_CORE_H
+#pragma once
 
 #include "storage/step/row_core.h"
 
@@ -148,5 +147,3 @@ HOTBED_HD uint64_t hotbed_travel_bytes(uint32_t dtype, uint32_t dim) {
                    unit = hotbed_dtype_size(dtype) == 1 ? 4 : 16;
     return (bytes + unit - 1) / unit * unit;
 }
-
-#endif

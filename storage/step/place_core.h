@@ -1,7 +1,6 @@
 /* storage/step/place_core.h - the kernels' algorithms for prefetch: the ranges of a batch, and a slot for
  * each distinct key. */
-#ifndef HOTBED_STORAGE_PLACE_CORE_H
-#define HOTBED_STORAGE_PLACE_CORE_H
+#pragma once
 
 #include "base/fault.h"
 #include "storage/index/index_place_each_core.h"
@@ -244,5 +243,3 @@ HOTBED_HD void hotbed_find_keys(
     if (mine)
         s->unique.slots[i] = slot;
 }
-
-#endif

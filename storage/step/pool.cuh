@@ -1,7 +1,6 @@
 /* storage/step/pool.cuh - pooling on CUDA: the kernels of one form of rows, for pool_f32.cu, pool_half.cu and
  * pool_scaled.cu, which compile at the same time. Host counterpart: pool_host.c. */
-#ifndef HOTBED_STORAGE_POOL_CUH
-#define HOTBED_STORAGE_POOL_CUH
+#pragma once
 
 #include "base/cuda_launch.h"
 #include "storage/step/lookup_kernels.h"
@@ -183,5 +182,3 @@ static hotbed_status pool(
                ? pool_width<FORM, true>(step, output, stride, width, stream)
                : pool_width<FORM, false>(step, output, stride, width, stream);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* storage/step/pool_core.h - the kernels' algorithms for pooling, and for the second reads of eval. */
-#ifndef HOTBED_STORAGE_POOL_CORE_H
-#define HOTBED_STORAGE_POOL_CORE_H
+#pragma once
 
 #include "storage/step/forward_core.h"
 
@@ -401,5 +400,3 @@ HOTBED_HD void hotbed_eval_again(
         }
     }
 }
-
-#endif

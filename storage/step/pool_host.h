@@ -1,6 +1,5 @@
 /* storage/step/pool_host.h - adding rows on the host. */
-#ifndef HOTBED_STORAGE_POOL_HOST_H
-#define HOTBED_STORAGE_POOL_HOST_H
+#pragma once
 
 #include "base/host_set.h"
 
@@ -21,5 +20,3 @@ typedef struct hotbed_pool_rows {
 void hotbed_pool_add(
     hotbed_host_set set, const hotbed_pool_rows *rows, uint32_t first, uint32_t n, uint32_t dtype,
     uint32_t dim, float *sum);
-
-#endif

@@ -1,6 +1,5 @@
 /* storage/step/row_core.h - the address of a row, and loads and stores of four of its elements. */
-#ifndef HOTBED_STORAGE_ROW_CORE_H
-#define HOTBED_STORAGE_ROW_CORE_H
+#pragma once
 
 #include "base/port.h"
 #include "base/tile.h"
@@ -446,5 +445,3 @@ hotbed_row_absent4(const hotbed_table_view *table, uint64_t key, uint32_t e) {
     v.w = hotbed_load1(table->dtype, bits, 3);
     return v;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* storage/step/row_layout.h - the layout of a row: the embedding, then each optimizer state. */
-#ifndef HOTBED_STORAGE_ROW_LAYOUT_H
-#define HOTBED_STORAGE_ROW_LAYOUT_H
+#pragma once
 
 #include "hotbed/types.h"
 #include "storage/step/row_core.h"
@@ -43,5 +42,3 @@ static inline bool hotbed_row_has_gaps(const hotbed_table_view *view) {
                      ((uint64_t)view->state_dim[0] + view->state_dim[1]) * sizeof(float);
     return view->row_bytes != parts;
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * For the exchanges of sharded collections (dist/): rows are written to the messages that are sent,
  * or to the memory of other ranks. */
-#ifndef HOTBED_STORAGE_SCATTER_H
-#define HOTBED_STORAGE_SCATTER_H
+#pragma once
 
 #include "hotbed/storage.h"
 #include "storage/step/update_core.h"
@@ -33,5 +32,3 @@ hotbed_status hotbed_storage_prefetch_branched(
 hotbed_status hotbed_storage_backward_from(
     hotbed_storage *storage, hotbed_ticket *ticket, const hotbed_gradient_view *gradient,
     hotbed_stream *stream);
-
-#endif

@@ -1,6 +1,5 @@
 /* storage/step/score_core.h - scores of a batch's keys, and admission of new keys. */
-#ifndef HOTBED_STORAGE_SCORE_CORE_H
-#define HOTBED_STORAGE_SCORE_CORE_H
+#pragma once
 
 #include "base/philox.h"
 #include "storage/index/index_place_core.h"
@@ -140,5 +139,3 @@ HOTBED_HD void hotbed_count_missing(const hotbed_step_view *s, uint32_t i, uint3
     if (r.slot != HOTBED_SLOT_NONE && hotbed_tile_rank(width) == 0)
         hotbed_index_publish(hotbed_admission_index(s), r.slot, key);
 }
-
-#endif

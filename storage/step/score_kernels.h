@@ -1,6 +1,5 @@
 /* storage/step/score_kernels.h - the kernels of scores and admission: the contract of both backends. */
-#ifndef HOTBED_STORAGE_SCORE_KERNELS_H
-#define HOTBED_STORAGE_SCORE_KERNELS_H
+#pragma once
 
 #include "hotbed/stream.h"
 #include "storage/step/score_core.h"
@@ -18,4 +17,3 @@ extern const hotbed_score_kernels hotbed_score_kernels_host;
 extern const hotbed_score_kernels hotbed_score_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

@@ -1,6 +1,5 @@
 /* storage/step/step_core.h - the data of a step as kernels see it: batch, ticket, and tables. */
-#ifndef HOTBED_STORAGE_STEP_CORE_H
-#define HOTBED_STORAGE_STEP_CORE_H
+#pragma once
 
 #include "base/port.h"
 #include "base/tile.h"
@@ -357,5 +356,3 @@ HOTBED_HD hotbed_bag hotbed_bag_at(const hotbed_step_view *s, uint64_t b, uint32
     bag.end = bag.good ? (uint32_t)end : (uint32_t)low;
     return bag;
 }
-
-#endif

@@ -10,8 +10,7 @@
  * backends use different algorithms (a radix sort, with a parallel hash before it unless row_bits is
  * set; one hash per table) and write the same bytes.
  */
-#ifndef HOTBED_STORAGE_UNIQUE_KERNELS_H
-#define HOTBED_STORAGE_UNIQUE_KERNELS_H
+#pragma once
 
 #include "hotbed/stream.h"
 #include "storage/step/step_core.h"
@@ -33,4 +32,3 @@ extern const hotbed_unique_kernels hotbed_unique_kernels_host;
 extern const hotbed_unique_kernels hotbed_unique_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

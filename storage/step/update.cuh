@@ -4,8 +4,7 @@
  * update_sgd.cu, update_adam.cu, update_adagrad.cu and update_rowwise_adagrad.cu; update_any.cu has
  * the kernels that serve every kind. The kernels that only sum gradients are in update.cu.
  */
-#ifndef HOTBED_STORAGE_UPDATE_CUH
-#define HOTBED_STORAGE_UPDATE_CUH
+#pragma once
 
 #include "base/cuda_launch.h"
 #include "storage/step/update_kernels.h"
@@ -322,5 +321,3 @@ update_kind hotbed_update_adam(uint32_t max_dim, update_form form);
 update_kind hotbed_update_adagrad(uint32_t max_dim, update_form form);
 update_kind hotbed_update_rowwise_adagrad(uint32_t max_dim, update_form form);
 update_kind hotbed_update_any(uint32_t max_dim, update_form form);
-
-#endif

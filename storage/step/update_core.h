@@ -5,8 +5,7 @@
  * tree only adds to zero, which changes no bit. So CUDA can sum each level in a separate kernel,
  * and the host all levels in one loop.
  */
-#ifndef HOTBED_STORAGE_UPDATE_CORE_H
-#define HOTBED_STORAGE_UPDATE_CORE_H
+#pragma once
 
 #include "base/fault.h"
 #include "hotbed/status.h"
@@ -1040,5 +1039,3 @@ HOTBED_HD void hotbed_update_given_row(
         NULL, o, &clock, gradient, &a->row, &rounding, a->weights + i * a->weights_bytes, state0,
         state1, source, shape, width);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* storage/step/update_kernels.h - the kernels of backward: the contract of both backends. */
-#ifndef HOTBED_STORAGE_UPDATE_KERNELS_H
-#define HOTBED_STORAGE_UPDATE_KERNELS_H
+#pragma once
 
 #include "hotbed/stream.h"
 #include "storage/step/update_core.h"
@@ -38,4 +37,3 @@ extern const hotbed_update_kernels hotbed_update_kernels_host;
 extern const hotbed_update_kernels hotbed_update_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

@@ -5,8 +5,7 @@
  * has. All tables therefore share the arrays, which hold one batch instead of one batch per table. Kernels fill the arrays, a callback of the stream calls
  * the store, and kernels read the answer.
  */
-#ifndef HOTBED_STORAGE_EXTERNAL_BATCH_H
-#define HOTBED_STORAGE_EXTERNAL_BATCH_H
+#pragma once
 
 #include "storage/tiers/tier_external_core.h"
 
@@ -42,4 +41,3 @@ hotbed_status hotbed_external_batch_insert(hotbed_external_batch *batch, hotbed_
 hotbed_status hotbed_external_batch_erase(hotbed_external_batch *batch, hotbed_stream *stream);
 
 HOTBED_END_DECLS
-#endif

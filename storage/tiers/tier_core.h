@@ -21,8 +21,7 @@
  * row of a key can be found and read at all times, at its source until it has been published at its
  * destination.
  */
-#ifndef HOTBED_STORAGE_TIER_CORE_H
-#define HOTBED_STORAGE_TIER_CORE_H
+#pragma once
 
 #include "base/fault.h"
 #include "storage/index/index_place_core.h"
@@ -419,5 +418,3 @@ HOTBED_HD void hotbed_flush_slot(const hotbed_flush_args *a, uint64_t i, uint32_
     if (drops)
         (void)hotbed_index_vacate(a->index, a->table.range, slot, 0, width);
 }
-
-#endif

@@ -17,8 +17,7 @@
  * prefetch scores every key that it pins, so pinned rows are always flagged and backward need not
  * flag them.
  */
-#ifndef HOTBED_STORAGE_TIER_EXTERNAL_CORE_H
-#define HOTBED_STORAGE_TIER_EXTERNAL_CORE_H
+#pragma once
 
 #include "storage/index/index_place_core.h"
 #include "storage/rows/rows_core.h"
@@ -639,5 +638,3 @@ HOTBED_HD void hotbed_flush_table(const hotbed_store_flush *a, hotbed_store_pass
     if (pass == HOTBED_PASS_LEFT)
         hotbed_list_fault(&a->leaving, a->faults, t);
 }
-
-#endif

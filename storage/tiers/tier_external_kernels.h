@@ -1,7 +1,6 @@
 /* storage/tiers/tier_external_kernels.h - a cache over an external store: the contract of both backends.
  * See tier_external_core.h for the passes. */
-#ifndef HOTBED_STORAGE_TIER_EXTERNAL_KERNELS_H
-#define HOTBED_STORAGE_TIER_EXTERNAL_KERNELS_H
+#pragma once
 
 #include "hotbed/stream.h"
 #include "storage/tiers/tier_external_core.h"
@@ -25,4 +24,3 @@ extern const hotbed_tier_external_kernels hotbed_tier_external_kernels_host;
 extern const hotbed_tier_external_kernels hotbed_tier_external_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

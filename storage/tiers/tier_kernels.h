@@ -1,7 +1,6 @@
 /* storage/tiers/tier_kernels.h - moving rows between tiers: the contract of both backends. tier_core.h
  * has the algorithm. */
-#ifndef HOTBED_STORAGE_TIER_KERNELS_H
-#define HOTBED_STORAGE_TIER_KERNELS_H
+#pragma once
 
 #include "hotbed/stream.h"
 #include "storage/tiers/tier_core.h"
@@ -23,4 +22,3 @@ extern const hotbed_tier_kernels hotbed_tier_kernels_host;
 extern const hotbed_tier_kernels hotbed_tier_kernels_cuda;
 
 HOTBED_END_DECLS
-#endif

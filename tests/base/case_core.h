@@ -2,8 +2,7 @@
  *
  * A core: the host and CUDA run the same code, through tests/base/cases.h.
  */
-#ifndef HOTBED_TESTS_BASE_CASE_CORE_H
-#define HOTBED_TESTS_BASE_CASE_CORE_H
+#pragma once
 
 #include "base/fault.h"
 #include "base/float.h"
@@ -101,5 +100,3 @@ HOTBED_HD void run_case(case_kind kind, uint64_t i, const void *in, void *out) {
     }
     }
 }
-
-#endif

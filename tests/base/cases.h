@@ -2,8 +2,7 @@
  *
  * run_case() of case_core.h over arrays, on either backend; device arrays; gates, which block a stream.
  */
-#ifndef HOTBED_TESTS_BASE_CASES_H
-#define HOTBED_TESTS_BASE_CASES_H
+#pragma once
 
 #include "base/stream.h"
 #include "tests/base/case_core.h"
@@ -42,5 +41,4 @@ void gate_destroy(gate *g);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -1,7 +1,6 @@
 /* tests/checkpoint/manifest_text.h - a manifest with every kind of line, and a function that appends a
  * correct last line. */
-#ifndef HOTBED_TESTS_CHECKPOINT_MANIFEST_TEXT_H
-#define HOTBED_TESTS_CHECKPOINT_MANIFEST_TEXT_H
+#pragma once
 
 #include "checkpoint/format/digest.h"
 
@@ -20,5 +19,3 @@ static inline size_t manifest_text_sign(char *text, size_t bytes) {
 static inline size_t manifest_text_unsigned(const char *text, size_t bytes) {
     return bytes < 37 ? bytes : bytes - 37;
 }
-
-#endif

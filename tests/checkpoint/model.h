@@ -1,6 +1,5 @@
 /* tests/checkpoint/model.h - a model of several storages on several ranks, and two blobs. */
-#ifndef HOTBED_TESTS_CHECKPOINT_MODEL_H
-#define HOTBED_TESTS_CHECKPOINT_MODEL_H
+#pragma once
 
 #include "checkpoint/checkpoint.h"
 #include "hotbed/stream.h"
@@ -56,5 +55,3 @@ void model_check_blobs(const char *path);
 
 /* Return the place of a table in the reports of a model, or fail. */
 const hotbed_checkpoint_table *model_find(const hotbed_checkpoint_report *report, const char *name);
-
-#endif

@@ -1,7 +1,6 @@
 /* tests/checkpoint/ranks.h - the storages of several ranks, which share tables filled by a formula of the
  * key. */
-#ifndef HOTBED_TESTS_CHECKPOINT_RANKS_H
-#define HOTBED_TESTS_CHECKPOINT_RANKS_H
+#pragma once
 
 #include "checkpoint/checkpoint.h"
 
@@ -95,5 +94,3 @@ void ranks_write_end(ranks_writer *w);
 
 /* The MANIFEST of a checkpoint; free it. */
 hotbed_manifest ranks_manifest(const char *path);
-
-#endif

@@ -1,7 +1,6 @@
 /* tests/checkpoint/sample.h - a storage with tables of every kind, its rows as plain arrays, and file systems
  * that fail. */
-#ifndef HOTBED_TESTS_CHECKPOINT_SAMPLE_H
-#define HOTBED_TESTS_CHECKPOINT_SAMPLE_H
+#pragma once
 
 #include "checkpoint/checkpoint.h"
 
@@ -153,5 +152,3 @@ uint64_t sample_count_names(const char *path);
 
 /* Remove a directory and the files in it. */
 void sample_remove(const char *path);
-
-#endif

@@ -1,6 +1,5 @@
 /* tests/dist/arrays.h - a stream, and device arrays that are freed with it. */
-#ifndef HOTBED_TESTS_ARRAYS_H
-#define HOTBED_TESTS_ARRAYS_H
+#pragma once
 
 #include "tests/support/harness.h"
 
@@ -46,5 +45,3 @@ static inline void arrays_read(arrays *a, void *host, const void *device, uint64
     CHECK_OK(hotbed_copy(host, device, bytes, a->stream));
     CHECK_OK(hotbed_stream_sync(a->stream));
 }
-
-#endif

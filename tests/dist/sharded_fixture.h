@@ -5,8 +5,7 @@
  * batches of all ranks.  Where sums over ranks must not depend on their order, gradients, initial
  * values and rates are multiples of small powers of two.  Then, and where no key occurs on two
  * ranks, all bytes equal the model's. */
-#ifndef HOTBED_TESTS_SHARDED_FIXTURE_H
-#define HOTBED_TESTS_SHARDED_FIXTURE_H
+#pragma once
 
 #include "hotbed/sharded.h"
 #include "tests/dist/world.h"
@@ -128,5 +127,3 @@ void sharded_fixture_check_rows(sharded_fixture *r);
 
 /* How often the tables of this rank have grown. */
 uint32_t sharded_fixture_growths(const sharded_fixture *r);
-
-#endif

@@ -1,7 +1,6 @@
 /* tests/dist/window_case.h - kernels that write into other ranks' parts of a window, and check the
  * own part. */
-#ifndef HOTBED_TESTS_WINDOW_CASE_H
-#define HOTBED_TESTS_WINDOW_CASE_H
+#pragma once
 
 #include "base/port.h"
 #include "hotbed/stream.h"
@@ -46,4 +45,3 @@ int window_device(const void *data, const hotbed_stream *stream);
 int window_device_cuda(const void *data);
 
 HOTBED_END_DECLS
-#endif

@@ -5,8 +5,7 @@
  * MPI job), "sockets" (a rank found by RANK and the like), "nccl" (a thread for each of
  * HOTBED_TEST_GPUS GPUs), "nccl-processes" (this process is a rank, found by RANK and the like),
  * "nccl-mpi" (found by MPI). */
-#ifndef HOTBED_TESTS_WORLD_H
-#define HOTBED_TESTS_WORLD_H
+#pragma once
 
 #include "hotbed/comm.h"
 #include "hotbed/stream.h"
@@ -68,5 +67,3 @@ world_bytes world_alloc(const world_rank *me, size_t bytes);     /* both filled 
 void world_upload(const world_rank *me, const world_bytes *b);   /* syncs */
 void world_download(const world_rank *me, const world_bytes *b); /* syncs */
 void world_free(world_bytes *b);
-
-#endif

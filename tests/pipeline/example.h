@@ -5,8 +5,7 @@
  * so that a step needs no kernels but the storage's, on both backends.  The rows of each batch are
  * copied to `results`; if their bytes are equal, every step has read the rows that it should read.
  */
-#ifndef HOTBED_TESTS_PIPELINE_EXAMPLE_H
-#define HOTBED_TESTS_PIPELINE_EXAMPLE_H
+#pragma once
 
 #include "hotbed/storage.h"
 #include "hotbed/train.h"
@@ -81,5 +80,3 @@ void example_rows(example *s, float *rows);
 
 /* The number of pinned rows of both tables. */
 uint64_t example_pinned(example *s);
-
-#endif

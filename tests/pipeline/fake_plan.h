@@ -3,8 +3,7 @@
  *
  * A test gives a table of fake_task; it becomes a plan of real tasks and steps.  No test sleeps: a
  * task waits at a gate until the test opens it. */
-#ifndef HOTBED_TESTS_FAKE_PLAN_H
-#define HOTBED_TESTS_FAKE_PLAN_H
+#pragma once
 
 #include "hotbed/pipeline.h"
 #include "tests/support/harness.h"
@@ -82,5 +81,3 @@ uint64_t fake_plan_run(fake_plan *p);
 
 /* The tasks that ran, as text: "name0 other0 name1 ..." */
 const char *fake_plan_order(fake_plan *p);
-
-#endif

@@ -1,6 +1,5 @@
 /* tests/pipeline/nvtx_record.h - the records of nvtx_record.c. */
-#ifndef HOTBED_TESTS_NVTX_RECORD_H
-#define HOTBED_TESTS_NVTX_RECORD_H
+#pragma once
 
 enum { NVTX_RECORDS_MOST = 4096, NVTX_NAME_BYTES = 48 };
 
@@ -12,5 +11,3 @@ typedef struct nvtx_record {
 
 /* Copy the records so far, and clear them; returns their number. */
 typedef unsigned (*nvtx_record_take_function)(nvtx_record *records);
-
-#endif

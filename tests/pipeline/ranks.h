@@ -3,8 +3,7 @@
  * The ranks share a device, or have a GPU each if HOTBED_TEST_TRANSPORT is nccl
  * (tests/dist/world.h).  The model has two collections, a sequence and a pooled one, and its
  * gradients are its outputs.  Each rank has its own batches, of its own sizes. */
-#ifndef HOTBED_TESTS_PIPELINE_RANKS_H
-#define HOTBED_TESTS_PIPELINE_RANKS_H
+#pragma once
 
 #include "hotbed/balance.h"
 #include "hotbed/train.h"
@@ -112,5 +111,3 @@ void ranks_close(ranks *t);
 void ranks_run(
     hotbed_backend backend, uint32_t size, hotbed_plan exchange, const char *plan, rank_body body,
     ranks *t);
-
-#endif

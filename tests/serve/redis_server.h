@@ -1,6 +1,5 @@
 /* tests/serve/redis_server.h - a redis-server of a test, on a Unix socket. */
-#ifndef HOTBED_TESTS_REDIS_SERVER_H
-#define HOTBED_TESTS_REDIS_SERVER_H
+#pragma once
 
 #include <hiredis/hiredis.h>
 #include <stdbool.h>
@@ -27,5 +26,3 @@ void redis_server_call(const redis_server *server, const char *format, ...);
 
 /* Number of its keys. */
 long long redis_server_keys(const redis_server *server);
-
-#endif

@@ -1,6 +1,5 @@
 /* tests/serve/served.h - a storage that is published, and what a reader of each cut must answer. */
-#ifndef HOTBED_TESTS_SERVED_H
-#define HOTBED_TESTS_SERVED_H
+#pragma once
 
 #include "hotbed/read.h"
 #include "hotbed/storage.h"
@@ -35,5 +34,3 @@ void served_check(hotbed_reader *reader, const served_cut *cut);
 
 /* Number of the newest cut's file in a directory; 0: there is none. */
 uint64_t served_newest(const char *directory);
-
-#endif

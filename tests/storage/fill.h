@@ -1,6 +1,5 @@
 /* tests/storage/fill.h - fills a table until it refuses a key, with keys of several patterns. */
-#ifndef HOTBED_TESTS_FILL_H
-#define HOTBED_TESTS_FILL_H
+#pragma once
 
 #include "tests/support/harness.h"
 
@@ -14,5 +13,3 @@ extern key_maker *const key_makers[KEY_MAKERS];
 /* Insert `capacity` keys in batches of at most `batch`.  Check that none is refused, and that the table has no more
  * slots than a load of 0.97 needs.  Then insert more keys than the table has slots, and check which are kept. */
 void fill_table(hotbed_backend backend, uint64_t capacity, key_maker *maker, uint64_t batch);
-
-#endif

@@ -13,8 +13,7 @@
  * All comparisons are of bytes.  The environment variable HOTBED_TEST_MODE selects the mode of storages whose test does
  * not choose one, so that a test runs in all modes.
  */
-#ifndef HOTBED_TESTS_FIXTURE_H
-#define HOTBED_TESTS_FIXTURE_H
+#pragma once
 
 #include "hotbed/external.h"
 #include "hotbed/storage.h"
@@ -173,5 +172,3 @@ void test_scatter_close(test_ticket *l, test_scatter *s);
 
 /* Position of the first byte that differs, or `bytes`. */
 uint64_t first_difference(const void *a, const void *b, uint64_t bytes);
-
-#endif

@@ -3,8 +3,7 @@
  * A test fills the batch in host memory; each call copies it to the device, makes the call of the index, and copies it
  * back.
  */
-#ifndef HOTBED_TESTS_INDEX_FIXTURE_H
-#define HOTBED_TESTS_INDEX_FIXTURE_H
+#pragma once
 
 #include "hotbed/index.h"
 
@@ -63,5 +62,3 @@ uint64_t index_fixture_outcomes(const index_fixture *b, hotbed_index_outcome wha
 void index_fixture_number_keys(index_fixture *b, uint64_t first, uint64_t n);
 /* Write the edges of both key types, and keys that mark free slots in the index; returns how many. */
 uint64_t index_fixture_edge_keys(uint64_t *keys);
-
-#endif

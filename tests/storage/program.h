@@ -4,8 +4,7 @@
  * numbers, so any operation can be left out.  Every output is compared with tests/support/oracle.h; the whole storage
  * is compared from time to time and at the end.
  */
-#ifndef HOTBED_TESTS_PROGRAM_H
-#define HOTBED_TESTS_PROGRAM_H
+#pragma once
 
 #include "hotbed/stream.h"
 
@@ -22,5 +21,3 @@ void program_run(hotbed_backend backend, uint64_t seed, uint64_t mask);
 
 /* Write the options and the operations in `mask`, one to a line. */
 void program_print(uint64_t seed, uint64_t mask, FILE *file);
-
-#endif

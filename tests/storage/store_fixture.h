@@ -3,8 +3,7 @@
  * The model is an array of rows with flags.  Each kind of store is tested: in memory, misbehaving on request
  * (tests/support/bad_store.h), RocksDB.
  */
-#ifndef HOTBED_TESTS_STORE_FIXTURE_H
-#define HOTBED_TESTS_STORE_FIXTURE_H
+#pragma once
 
 #include "hotbed/external.h"
 #include "tests/support/bad_store.h"
@@ -60,5 +59,3 @@ void store_fixture_erase(store_fixture *b, uint32_t t, uint64_t n);
 void store_fixture_find(store_fixture *b, uint32_t t, uint64_t n);
 /* Walk through all tables and compare them with the model. */
 void store_fixture_check(store_fixture *b);
-
-#endif

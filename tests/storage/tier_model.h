@@ -1,6 +1,5 @@
 /* tests/storage/tier_model.h - model rows, random keys and tile widths for tests of cores that move rows. */
-#ifndef HOTBED_TESTS_TIER_MODEL_H
-#define HOTBED_TESTS_TIER_MODEL_H
+#pragma once
 
 #include "tests/support/harness.h"
 
@@ -59,5 +58,3 @@ static inline void train_row(model_row *model, uint8_t *row, uint32_t dim) {
         memcpy(model->row + e * sizeof value, &value, sizeof value);
     }
 }
-
-#endif

@@ -4,8 +4,7 @@
  * owns the struct, which must stay in its place and outlive the hotbed_external.  Calls are counted from 1, without
  * open() and close().
  */
-#ifndef HOTBED_TESTS_BAD_STORE_H
-#define HOTBED_TESTS_BAD_STORE_H
+#pragma once
 
 #include "hotbed/external.h"
 
@@ -52,5 +51,3 @@ void bad_store_next(bad_store *b, bad_way way, uint64_t count);
 void bad_store_hold(bad_store *b);   /* calls block from now on */
 void bad_store_await(bad_store *b);  /* blocks until a call is blocked */
 void bad_store_let_go(bad_store *b); /* ends the effect of bad_store_hold() */
-
-#endif

@@ -13,8 +13,7 @@
  *
  * TSan does not follow fibres, so these tests are not part of TSan builds.
  */
-#ifndef HOTBED_TESTS_EMULATE_H
-#define HOTBED_TESTS_EMULATE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -43,5 +42,3 @@ void hotbed_emulate_point(void); /* NOLINT(readability-redundant-declaration) */
 
 /* Number of the running lane, in [0, lanes). */
 uint32_t hotbed_emulate_lane(void);
-
-#endif

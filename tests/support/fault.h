@@ -12,8 +12,7 @@
  *         CHECK(out == NULL);
  *     }
  */
-#ifndef HOTBED_TESTS_FAULT_H
-#define HOTBED_TESTS_FAULT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ bool fault_disarm(void);
 
 /* Number of allocations since the last fault_arm(), including the failed one. */
 uint64_t fault_count(void);
-
-#endif

@@ -15,8 +15,7 @@
  * A failed check prints its place and the values, and ends the program with status 1.  No further test runs, because
  * threads of the failed one may still use its objects.  Checks may be made on any thread.
  */
-#ifndef HOTBED_TESTS_HARNESS_H
-#define HOTBED_TESTS_HARNESS_H
+#pragma once
 
 #include "hotbed/status.h"
 #include "hotbed/stream.h"
@@ -129,5 +128,3 @@ uint64_t hotbed_test_random_r(uint64_t *state);
 /* Create an empty directory in TMPDIR or /tmp.  It is removed with its contents when all tests have passed.  The string
  * is valid until the program ends. */
 const char *hotbed_test_directory(void);
-
-#endif

@@ -8,8 +8,7 @@
  * evicted keys to oracle_evict().  A time of the model is the number of a prefetch; it orders keys as the library's
  * times do.
  */
-#ifndef HOTBED_TESTS_ORACLE_H
-#define HOTBED_TESTS_ORACLE_H
+#pragma once
 
 #include "hotbed/storage.h"
 
@@ -136,5 +135,3 @@ void oracle_row_round(
  * even. */
 float oracle_load(hotbed_dtype dtype, const void *array, uint64_t index);
 void oracle_store(hotbed_dtype dtype, void *array, uint64_t index, float value);
-
-#endif

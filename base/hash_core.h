@@ -29,3 +29,10 @@ HOTBED_HD uint64_t hotbed_unhash_u64(uint64_t hash) {
 HOTBED_HD uint32_t hotbed_scale_u32(uint32_t word, uint32_t n) {
     return (uint32_t)(((uint64_t)word * n) >> 32);
 }
+
+/* The place of a key in a hash table of `n` places for the keys of one call. Not by the hash of the key
+ * itself: checkpoints and published files have keys in its order, and the keys of a call would have
+ * neighbouring places. */
+HOTBED_HD uint32_t hotbed_place_u32(uint64_t key, uint32_t n) {
+    return hotbed_scale_u32((uint32_t)(hotbed_hash_u64(key ^ 0x9e3779b97f4a7c15U) >> 32), n);
+}

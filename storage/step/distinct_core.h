@@ -20,7 +20,7 @@ typedef struct hotbed_distinct_args {
 } hotbed_distinct_args;
 
 HOTBED_HD uint32_t hotbed_distinct_place(const hotbed_distinct_args *a, uint64_t key) {
-    return hotbed_scale_u32((uint32_t)(hotbed_hash_u64(key) >> 32), a->slots);
+    return hotbed_place_u32(key, a->slots);
 }
 
 /* One lane: enter key number i. Every place holds the first position of its key that was entered,

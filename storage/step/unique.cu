@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(BLOCK)
                  capacity = 2 * (s.batch.table_starts[t + 1] - start);
         uint32_t *entries = scratch.entries + 2 * (uint64_t)start;
         uint64_t key = s.batch.keys[i];
-        uint32_t at = hotbed_scale_u32((uint32_t)(hotbed_hash_u64(key) >> 32), capacity);
+        uint32_t at = hotbed_place_u32(key, capacity);
         for (;;) {
             uint32_t held = hotbed_load_relaxed_u32(&entries[at]);
             if (held == NO_ENTRY) {

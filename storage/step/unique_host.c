@@ -77,7 +77,7 @@ static void number_body(const void *args, uint64_t begin, uint64_t end) {
         memset(heads, 0xff, capacity * sizeof *heads);
         for (uint32_t i = start; i < stop; i++) {
             const uint64_t key = key_of(a, t, i);
-            uint32_t at = hotbed_scale_u32((uint32_t)(hotbed_hash_u64(key) >> 32), capacity);
+            uint32_t at = hotbed_place_u32(key, capacity);
             while (heads[at] != NO_HEAD && key_of(a, t, firsts[heads[at]]) != key)
                 at = at + 1 == capacity ? 0 : at + 1;
             if (heads[at] == NO_HEAD) {

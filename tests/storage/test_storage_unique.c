@@ -2,6 +2,7 @@
  *
  * Distinct keys, their order, counts and the inverse are compared with the model, and the batch is rebuilt from them.
  */
+#include "base/hash_core.h"
 #include "tests/storage/fixture.h"
 
 #include <stdlib.h>
@@ -222,7 +223,24 @@ static void keys_of_static_tables_are_ordered_by_row(hotbed_backend backend) {
     fixture_close(&r);
 }
 
+/* Files have keys in the order of their hashes, so a call may have all keys of a narrow range of hashes. */
+static void keys_in_the_order_of_their_hashes_have_places_apart(hotbed_backend backend) {
+    enum { KEYS = 4096, PLACES = 2 * KEYS };
+    static bool taken[PLACES];
+    uint64_t steps = 0;
+    (void)backend;
+    for (uint64_t i = 0; i < KEYS; i++) {
+        uint32_t at = hotbed_place_u32(hotbed_unhash_u64(i << 40), PLACES);
+        for (; taken[at]; at = at + 1 == PLACES ? 0 : at + 1)
+            steps++;
+        taken[at] = true;
+    }
+    CHECK(steps < KEYS); /* 0.5 steps a key at a load of 0.5; with neighbouring places KEYS / 2 */
+}
+
 const hotbed_test hotbed_tests[] = {
+    {"keys_in_the_order_of_their_hashes_have_places_apart",
+     keys_in_the_order_of_their_hashes_have_places_apart},
     {"small_batches_are_deduplicated", small_batches_are_deduplicated},
     {"equal_keys_of_two_tables_are_two_rows", equal_keys_of_two_tables_are_two_rows},
     {"tables_without_keys_have_no_distinct_keys", tables_without_keys_have_no_distinct_keys},

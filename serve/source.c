@@ -21,7 +21,7 @@ typedef struct marked {
     uint64_t *keys;
     hotbed_digest *digests;
     unsigned char *encoded; /* the rows, [rows, hotbed_cut_row_bytes()]; NULL without min_change */
-    uint64_t *scores;       /* when the rows were published; NULL without min_touches */
+    uint64_t *scores;       /* when the rows were published; NULL without min_occurrences */
 } marked;
 
 /* A table. */
@@ -149,7 +149,7 @@ static size_t row_bytes(const source_table *t) {
 }
 
 static bool by_score(const source_table *t) {
-    return t->filter.min_score != 0 || t->filter.min_touches != 0 || t->filter.most_rows != 0;
+    return t->filter.min_score != 0 || t->filter.min_occurrences != 0 || t->filter.most_rows != 0;
 }
 
 static bool is_filtered(const source_table *t) {
@@ -397,7 +397,7 @@ static uint64_t score_of(const hotbed_source *s, const source_table *t, uint64_t
 static hotbed_status digest_rows(const hotbed_source *s, source_table *t) {
     const size_t bytes = hotbed_cut_row_bytes(t->cut);
     const float *const states[2] = {t->states[0].data, t->states[1].data};
-    const bool keeps = t->filter.min_change > 0, counts = t->filter.min_touches != 0;
+    const bool keeps = t->filter.min_change > 0, counts = t->filter.min_occurrences != 0;
     const uint64_t n = t->next.rows;
     unsigned char *row = hotbed_new(bytes);
     t->next.digests = hotbed_new((n + 1) * sizeof *t->next.digests);
@@ -452,7 +452,7 @@ static void compare(
 /* --- filters ---------------------------------------------------------------------------------- */
 
 /* How often batches had the key since its row was published. */
-static uint64_t touches_of(const source_table *t, const difference *d) {
+static uint64_t occurrences_of(const source_table *t, const difference *d) {
     const uint64_t now = t->next.scores[d->now];
     const uint64_t then = d->then == UINT64_MAX ? 0 : t->last.scores[d->then];
     return now >= then ? now - then : now; /* the key has left meanwhile, and is back */
@@ -478,7 +478,7 @@ static double norm_of(const source_table *t, const difference *d) {
 
 /* What the filter looks at, of rows that differ. */
 typedef struct measures {
-    uint64_t *scores, *touches;
+    uint64_t *scores, *occurrences;
     double *changes;
     bool *passes;
 } measures;
@@ -487,17 +487,18 @@ static hotbed_status measure(
     const hotbed_source *s, const source_table *t, uint64_t n, const difference *rows,
     measures *m) {
     m->scores = hotbed_new((n + 1) * sizeof *m->scores);
-    m->touches = hotbed_new((n + 1) * sizeof *m->touches);
+    m->occurrences = hotbed_new((n + 1) * sizeof *m->occurrences);
     m->changes = hotbed_new((n + 1) * sizeof *m->changes);
     m->passes = hotbed_new((n + 1) * sizeof *m->passes);
-    if (m->scores == NULL || m->touches == NULL || m->changes == NULL || m->passes == NULL)
+    if (m->scores == NULL || m->occurrences == NULL || m->changes == NULL || m->passes == NULL)
         return fail_memory(t, n);
     for (uint64_t i = 0; i < n; i++) {
         m->scores[i] = by_score(t) ? score_of(s, t, rows[i].now) : 0;
-        m->touches[i] = t->filter.min_touches != 0 ? touches_of(t, &rows[i]) : 0;
+        m->occurrences[i] = t->filter.min_occurrences != 0 ? occurrences_of(t, &rows[i]) : 0;
         m->changes[i] = t->filter.min_change > 0 ? norm_of(t, &rows[i]) : 0;
     }
-    return hotbed_change_filter_select(&t->filter, n, m->scores, m->touches, m->changes, m->passes);
+    return hotbed_change_filter_select(
+        &t->filter, n, m->scores, m->occurrences, m->changes, m->passes);
 }
 
 /* Let the next mark have what readers have after the cut: a row that was left out as before, and no such key that
@@ -542,7 +543,7 @@ static hotbed_status filter_rows(
         *n = passed;
     }
     hotbed_delete(m.scores);
-    hotbed_delete(m.touches);
+    hotbed_delete(m.occurrences);
     hotbed_delete(m.changes);
     hotbed_delete(m.passes);
     return status;

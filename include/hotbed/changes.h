@@ -87,7 +87,7 @@ typedef struct hotbed_change_filter {
     uint64_t min_score; /* of the key */
     /* LFU and TIMESTAMP_LFU tables: how often batches had the key since the consumer got its row, or since
      * the key came to the table, if the consumer does not have it */
-    uint64_t min_touches;
+    uint64_t min_occurrences;
     uint64_t most_rows; /* at most so many rows, those with the highest scores */
     /* Euclidean norm of the change from the row that the consumer has, or that it uses for a missing key */
     float min_change;
@@ -95,7 +95,7 @@ typedef struct hotbed_change_filter {
 } hotbed_change_filter;
 
 /* Check that a filter fits a table. Synchronous; reads no rows.
- * Errors: ARGUMENT (NULL; table number; a limit of scores for a STATIC table; min_touches for a table that
+ * Errors: ARGUMENT (NULL; table number; a limit of scores for a STATIC table; min_occurrences for a table that
  * does not count occurrences; min_change negative or not finite; `unused` not 0). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_change_filter_check(
     const hotbed_storage *storage, uint32_t table, const hotbed_change_filter *filter);
@@ -105,13 +105,13 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_change_filter_check(
  *   filter   in   of one table
  *   n        in   number of rows
  *   scores   in   [n] for min_score and most_rows
- *   touches  in   [n] for min_touches
+ *   occurrences  in   [n] for min_occurrences
  *   changes  in   [n] norms, for min_change
  *   passes   out  [n] whether the consumer gets the row. Of equal scores, earlier rows come first
  * Errors: ARGUMENT (NULL), MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_change_filter_select(
-    const hotbed_change_filter *filter, uint64_t n, const uint64_t *scores, const uint64_t *touches,
-    const double *changes, bool *passes);
+    const hotbed_change_filter *filter, uint64_t n, const uint64_t *scores,
+    const uint64_t *occurrences, const double *changes, bool *passes);
 
 HOTBED_END_DECLS
 #endif

@@ -279,7 +279,7 @@ def counted():
     return ht.EmbeddingCollection(configs, optimizer=ht.SGD(lr=1.0))
 
 
-def touch(made, **keys):
+def train_pairs(made, **keys):
     """Train keys of the tables; their rows fall by 1 for each occurrence."""
     values = [torch.tensor(keys.get(name, [0])) for name in ("h", "s")]
     most = max(map(len, values))
@@ -309,7 +309,7 @@ class Sent:
 def test_filters_choose_changes():
     made, sent = counted(), Sent()
     made.set_rows("h", torch.arange(10), torch.zeros(10, 2))
-    touch(made, h=[1, 1, 1, 2, 2, 3, 4], s=[1, 1, 2])
+    train_pairs(made, h=[1, 1, 1, 2, 2, 3, 4], s=[1, 1, 2])
     first = made.changes()
     sent.take(first)
     base = first.position
@@ -321,25 +321,25 @@ def test_filters_choose_changes():
         assert torch.equal(got.rows, made.rows("h", got.keys)) and len(got.scores) == len(got.keys)
         return got.keys.tolist()
 
-    touch(made, h=[1, 3, 3, 4, 7, 7, 7, 8], s=[3])
+    train_pairs(made, h=[1, 3, 3, 4, 7, 7, 7, 8], s=[3])
     assert found({}, base) == [1, 3, 4, 7, 8]
     before = dict(zip(first.tables["h"].keys.tolist(), first.tables["h"].scores.tolist()))
     now = made.changes(base).tables["h"]
     scores = dict(zip(now.keys.tolist(), now.scores.tolist()))
     assert {key: scores[key] - before[key] for key in scores} == {1: 1, 3: 2, 4: 1, 7: 3, 8: 1}
-    assert found({"min_touches": 2}, base) == [3, 7]
+    assert found({"min_occurrences": 2}, base) == [3, 7]
     assert found({"min_change": 2.5}, base) == [3, 7]  # two steps have norm 2.8
-    assert found({"min_change": 2.5, "min_touches": 3}, base) == [7]
+    assert found({"min_change": 2.5, "min_occurrences": 3}, base) == [7]
     ranked = sorted(scores, key=lambda key: (-scores[key], key))
     assert found({"most_rows": 2}, base) == sorted(ranked[:2])
     assert found({"min_score": scores[3]}, base) == sorted(key for key in scores if scores[key] >= scores[3])
     # a change that is left out counts until the receiver gets it, also from a later position
     middle = made.changes(base).position
-    touch(made, h=[1])
-    assert found({"min_touches": 2}, middle) == found({"min_change": 2.5}, middle) == [1]
+    train_pairs(made, h=[1])
+    assert found({"min_occurrences": 2}, middle) == found({"min_change": 2.5}, middle) == [1]
     sent.take(made.changes(base))
-    touch(made, h=[1])
-    assert found({"min_touches": 2}, middle) == [] and found({"min_touches": 1}, middle) == [1]
+    train_pairs(made, h=[1])
+    assert found({"min_occurrences": 2}, middle) == [] and found({"min_occurrences": 1}, middle) == [1]
     # all rows are all rows
     assert len(made.changes(None, {"h": ht.ChangeFilter(most_rows=1)}).tables["h"].keys) == 10
 
@@ -347,22 +347,26 @@ def test_filters_choose_changes():
 def test_wrong_filters_are_named():
     made = counted()
     since = made.changes().position
-    touch(made, h=[1], s=[1])
+    train_pairs(made, h=[1], s=[1])
     for filters, receiver, match in (
         ({"x": ht.ChangeFilter()}, None, "no table 'x'"),
         ({"s": ht.ChangeFilter(min_score=1)}, None, "STATIC"),
-        ({"s": ht.ChangeFilter(min_touches=1)}, None, "STATIC"),
+        ({"s": ht.ChangeFilter(min_occurrences=1)}, None, "STATIC"),
         ({"h": ht.ChangeFilter(min_change=-1)}, None, "min_change -1"),
-        ({"h": ht.ChangeFilter(min_touches=1)}, None, "pass receiver="),
+        ({"h": ht.ChangeFilter(min_occurrences=1)}, None, "pass receiver="),
         ({"s": ht.ChangeFilter(min_change=1)}, lambda name, keys: (None, None), "no rows"),
         ({"s": ht.ChangeFilter(min_change=1)}, lambda name, keys: (torch.zeros(9, 9), None), "rows of table 's' are"),
-        ({"h": ht.ChangeFilter(min_touches=1)}, lambda name, keys: (None, torch.zeros(9)), "scores of table 'h' are"),
+        (
+            {"h": ht.ChangeFilter(min_occurrences=1)},
+            lambda name, keys: (None, torch.zeros(9)),
+            "scores of table 'h' are",
+        ),
     ):
         with pytest.raises(hotbed.ArgumentError, match=match):
             made.changes(since, filters, receiver)
     for wrong in (-1, 2**64, 0.5):
-        with pytest.raises(hotbed.ArgumentError, match="min_touches is"):
-            ht.ChangeFilter(min_touches=wrong)
+        with pytest.raises(hotbed.ArgumentError, match="min_occurrences is"):
+            ht.ChangeFilter(min_occurrences=wrong)
 
 
 def test_changes_need_the_option():

@@ -16,9 +16,9 @@ static const char *wrong_limit(
     const bool scored = info->kind != HOTBED_TABLE_STATIC;
     *why = scored ? "the table's scores do not count occurrences; LFU and TIMESTAMP_LFU do"
                   : "keys of a STATIC table have no score";
-    *value = f->min_touches;
-    if (f->min_touches != 0 && !(scored && counts))
-        return "min_touches";
+    *value = f->min_occurrences;
+    if (f->min_occurrences != 0 && !(scored && counts))
+        return "min_occurrences";
     *value = f->min_score != 0 ? f->min_score : f->most_rows;
     if (scored || *value == 0)
         return NULL;
@@ -89,19 +89,19 @@ static hotbed_status limit_rows(uint64_t most, uint64_t n, const uint64_t *score
 }
 
 hotbed_status hotbed_change_filter_select(
-    const hotbed_change_filter *filter, uint64_t n, const uint64_t *scores, const uint64_t *touches,
-    const double *changes, bool *passes) {
+    const hotbed_change_filter *filter, uint64_t n, const uint64_t *scores,
+    const uint64_t *occurrences, const double *changes, bool *passes) {
     if (filter == NULL || passes == NULL)
         return hotbed_fail_null(filter == NULL ? "filter" : "passes");
     if ((filter->min_score != 0 || filter->most_rows != 0) && scores == NULL)
         return hotbed_fail_null("scores");
-    if (filter->min_touches != 0 && touches == NULL)
-        return hotbed_fail_null("touches");
+    if (filter->min_occurrences != 0 && occurrences == NULL)
+        return hotbed_fail_null("occurrences");
     if (filter->min_change > 0 && changes == NULL)
         return hotbed_fail_null("changes");
     for (uint64_t i = 0; i < n; i++)
         passes[i] = (filter->min_score == 0 || scores[i] >= filter->min_score) &&
-                    (filter->min_touches == 0 || touches[i] >= filter->min_touches) &&
+                    (filter->min_occurrences == 0 || occurrences[i] >= filter->min_occurrences) &&
                     (!(filter->min_change > 0) || changes[i] >= (double)filter->min_change);
     return filter->most_rows == 0 ? HOTBED_OK : limit_rows(filter->most_rows, n, scores, passes);
 }

@@ -342,8 +342,8 @@ static bool expect_table(
         }
         differ++;
         const uint64_t then = all[k].there ? all[k].score : 0;
-        const uint64_t touches = scores[k] < then ? scores[k] : scores[k] - then;
-        if (base || (scores[k] >= f->min_score && touches >= f->min_touches &&
+        const uint64_t occurrences = scores[k] < then ? scores[k] : scores[k] - then;
+        if (base || (scores[k] >= f->min_score && occurrences >= f->min_occurrences &&
                      sqrt(sum) >= (double)f->min_change))
             passed[n++] = (candidate){.k = k, .score = scores[k]};
     }
@@ -371,7 +371,7 @@ static void filters_leave_rows_out(hotbed_backend backend) {
             filters[t].min_score = round % 5 == 0 && t < 2 ? 2 + hotbed_test_below(3) : 0;
             filters[t].most_rows = round % 5 == 1 && t < 2 ? 1 + hotbed_test_below(6) : 0;
             filters[t].min_change = round % 5 == 2 ? 0.2F * (float)(1 + hotbed_test_below(9)) : 0;
-            filters[t].min_touches = round % 5 == 4 && t == 1 ? 2 + hotbed_test_below(3) : 0;
+            filters[t].min_occurrences = round % 5 == 4 && t == 1 ? 2 + hotbed_test_below(3) : 0;
             if (round % 5 == 3)
                 filters[t] = (hotbed_change_filter){
                     .min_score = t < 2 ? 2 : 0, .most_rows = t < 2 ? 4 : 0, .min_change = 0.5F};
@@ -424,11 +424,12 @@ static void a_wrong_filter_is_named(hotbed_backend backend) {
         HOTBED_ERR_ARGUMENT);
     CHECK_FIELDS(.has = HOTBED_HAS_VALUE, .parameter = "min_change", .table = "half", .value = -1);
     filters[1].min_change = 0;
-    filters[0].min_touches = 2; /* its scores are times */
+    filters[0].min_occurrences = 2; /* its scores are times */
     CHECK_STATUS(
         hotbed_publisher_create(b.directory, &b.storage, 1, &b.options, b.stream, &b.publisher),
         HOTBED_ERR_ARGUMENT);
-    CHECK_FIELDS(.has = HOTBED_HAS_VALUE, .parameter = "min_touches", .table = "hash", .value = 2);
+    CHECK_FIELDS(
+            .has = HOTBED_HAS_VALUE, .parameter = "min_occurrences", .table = "hash", .value = 2);
     finish(&b);
 }
 

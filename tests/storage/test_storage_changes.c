@@ -501,7 +501,7 @@ static void an_external_store_is_refused(hotbed_backend backend) {
 
 static void a_filter_chooses_rows(hotbed_backend backend) {
     (void)backend;
-    const uint64_t scores[] = {5, 9, 5, 1, 9, 5}, touches[] = {1, 2, 3, 4, 5, 6};
+    const uint64_t scores[] = {5, 9, 5, 1, 9, 5}, occurrences[] = {1, 2, 3, 4, 5, 6};
     const double changes[] = {0.5, 0.25, 0.125, 4, 4, 4};
     bool passes[6];
     const struct {
@@ -510,23 +510,23 @@ static void a_filter_chooses_rows(hotbed_backend backend) {
     } cases[] = {
         {{.min_score = 0}, 63},
         {{.min_score = 5}, 55},
-        {{.min_touches = 3}, 60},
+        {{.min_occurrences = 3}, 60},
         {{.min_change = 0.25F}, 59},
         {{.most_rows = 3}, 19}, /* of the rows with score 5, the first */
         {{.most_rows = 6}, 63},
-        {{.min_score = 2, .min_touches = 2, .most_rows = 2, .min_change = 4}, 48},
+        {{.min_score = 2, .min_occurrences = 2, .most_rows = 2, .min_change = 4}, 48},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         unsigned got = 0;
         CHECK_OK(
-            hotbed_change_filter_select(&cases[c].filter, 6, scores, touches, changes, passes));
+            hotbed_change_filter_select(&cases[c].filter, 6, scores, occurrences, changes, passes));
         for (unsigned i = 0; i < 6; i++)
             got |= (unsigned)passes[i] << i;
         CHECK_EQ(got, cases[c].want);
     }
-    const char *const names[] = {"scores", "touches", "scores", "changes"};
+    const char *const names[] = {"scores", "occurrences", "scores", "changes"};
     const hotbed_change_filter lack[] = {
-        {.min_score = 1}, {.min_touches = 1}, {.most_rows = 1}, {.min_change = 1}};
+        {.min_score = 1}, {.min_occurrences = 1}, {.most_rows = 1}, {.min_change = 1}};
     for (size_t c = 0; c < 4; c++) {
         CHECK_STATUS(
             hotbed_change_filter_select(&lack[c], 6, NULL, NULL, NULL, passes),

@@ -32,14 +32,14 @@ class ChangeFilter:
 
     Attributes:
         min_score: of the key; with ``Score.LFU``, how often batches had it.
-        min_touches: how often batches had the key since the receiver got its row, or since the key came to the table;
-            for ``Score.LFU`` and ``Score.TIMESTAMP_LFU``.
+        min_occurrences: how often batches had the key since the receiver got its row, or since the key came to the
+            table; for ``Score.LFU`` and ``Score.TIMESTAMP_LFU``.
         most_rows: at most so many rows, those with the highest scores.
         min_change: Euclidean norm of the change from the row that the receiver has.
     """
 
     min_score: int = 0
-    min_touches: int = 0
+    min_occurrences: int = 0
     most_rows: int = 0
     min_change: float = 0.0
 
@@ -49,7 +49,7 @@ class ChangeFilter:
         Raises:
             ArgumentError: one does not.
         """
-        for name in ("min_score", "min_touches", "most_rows"):
+        for name in ("min_score", "min_occurrences", "most_rows"):
             value = getattr(self, name)
             if not isinstance(value, int) or not 0 <= value < 1 << 64:
                 raise ArgumentError(f"{name} is {value!r}, not from 0 to 2^64 - 1", parameter=name, value=value)
@@ -224,9 +224,9 @@ def filter_array(names: Sequence[str], filters: Mapping[str, ChangeFilter], what
 def _received(
     name: str, limits: ChangeFilter, found: TableChanges, receiver: Receiver
 ) -> Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:
-    """Return how often each key was touched, and the norm of its row's change, as far as there are limits for them."""
+    """Return how often each key occurred, and the norm of its row's change, as far as there are limits for them."""
     rows, scores = receiver(name, found.keys)
-    touches = changes = None
+    occurrences = changes = None
     for what, given, want in (("rows", rows, found.rows), ("scores", scores, found.scores)):
         if given is not None and (want is None or given.shape != want.shape):
             raise ArgumentError(
@@ -236,27 +236,27 @@ def _received(
                 table=name,
                 value=tuple(given.shape),
             )
-    if limits.min_touches and scores is not None and found.scores is not None:
+    if limits.min_occurrences and scores is not None and found.scores is not None:
         now, then = found.scores.cpu(), scores.cpu()
-        touches = torch.where(now >= then, now - then, now).contiguous()  # less: the key left, and is back
+        occurrences = torch.where(now >= then, now - then, now).contiguous()  # less: the key left, and is back
     if limits.min_change and rows is not None:
         changes = torch.linalg.vector_norm(found.rows.cpu().double() - rows.cpu().double(), dim=1).contiguous()
-    for limit, what, given in (("min_touches", "scores", touches), ("min_change", "rows", changes)):
+    for limit, what, given in (("min_occurrences", "scores", occurrences), ("min_change", "rows", changes)):
         if getattr(limits, limit) and given is None:
             raise ArgumentError(
                 f"receiver: no {what} of table {name!r}, whose filter has {limit}",
                 parameter="receiver",
                 table=name,
             )
-    return touches, changes
+    return occurrences, changes
 
 
 def _select(
     name: str, limits: ChangeFilter, pointer: Any, found: TableChanges, receiver: Optional[Receiver]
 ) -> TableChanges:
     """Leave out what the filter does."""
-    touches = changes = scores = None
-    if limits.min_touches or limits.min_change:
+    occurrences = changes = scores = None
+    if limits.min_occurrences or limits.min_change:
         if receiver is None:
             raise ArgumentError(
                 f"receiver: the filter of table {name!r} compares with what the receiver has; pass receiver=",
@@ -265,8 +265,8 @@ def _select(
             )
     if len(found.keys) == 0:
         return found
-    if receiver is not None and (limits.min_touches or limits.min_change):
-        touches, changes = _received(name, limits, found, receiver)
+    if receiver is not None and (limits.min_occurrences or limits.min_change):
+        occurrences, changes = _received(name, limits, found, receiver)
     if found.scores is not None:
         scores = found.scores.cpu().contiguous()
     passes = torch.zeros(len(found.keys), dtype=torch.bool)
@@ -279,7 +279,7 @@ def _select(
             pointer,
             len(found.keys),
             data("uint64_t *", scores),
-            data("uint64_t *", touches),
+            data("uint64_t *", occurrences),
             data("double *", changes),
             data("bool *", passes),
         )

@@ -452,8 +452,8 @@ class _Collection(torch.nn.Module):
         Args:
             since: :attr:`Changes.position` of an earlier result; None: all rows.
             filters: of tables by name: which of their changed rows to return.
-            receiver: called as ``receiver(table, keys)`` for a filter with ``min_touches`` or ``min_change``: returns
-                the rows and the scores that the receiver has of these keys.
+            receiver: called as ``receiver(table, keys)`` for a filter with ``min_occurrences`` or ``min_change``:
+                returns the rows and the scores that the receiver has of these keys.
 
         Raises:
             ArgumentError: no table has ``track_changes``; ``since`` is of another collection; a filter does not fit its

@@ -54,8 +54,7 @@ while read -r line program; do
         { echo "$line: there is no $program" && status=1; }
 done <"$work/programs"
 while read -r line program test; do
-    grep -q "{\"$test\"," tests/*/"$program".c ||
-        grep -q "^    {\"$test\",\$" tests/*/"$program".c ||
+    grep -qs "{TEST($test)}" tests/*/"$program".c || grep -qs "^def $test(" tests/*/"$program".py ||
         { echo "$line: $program has no test $test" && status=1; }
 done <"$work/tests"
 while read -r line module test; do

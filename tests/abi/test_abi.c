@@ -329,11 +329,10 @@ static void init_writes_only_the_callers_bytes(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"outputs_fit_older_and_newer_callers", outputs_fit_older_and_newer_callers},
-    {"inputs_of_older_and_newer_callers_are_read", inputs_of_older_and_newer_callers_are_read},
-    {"reserved_words_must_be_zero", reserved_words_must_be_zero},
-    {"struct_bytes_returns_the_size_of_a_named_struct",
-     struct_bytes_returns_the_size_of_a_named_struct},
-    {"init_writes_only_the_callers_bytes", init_writes_only_the_callers_bytes},
+    {TEST(outputs_fit_older_and_newer_callers)},
+    {TEST(inputs_of_older_and_newer_callers_are_read)},
+    {TEST(reserved_words_must_be_zero)},
+    {TEST(struct_bytes_returns_the_size_of_a_named_struct)},
+    {TEST(init_writes_only_the_callers_bytes)},
     {NULL, NULL},
 };

@@ -276,13 +276,12 @@ static void a_quotient_by_the_inverse_is_exact(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"every_value_widens_and_comes_back", every_value_widens_and_comes_back},
-    {"ties_and_their_neighbours_round_to_even", ties_and_their_neighbours_round_to_even},
-    {"random_bits_round_as_the_model", random_bits_round_as_the_model},
-    {"a_random_word_chooses_the_neighbour", a_random_word_chooses_the_neighbour},
-    {"special_values_keep_sign_and_payload", special_values_keep_sign_and_payload},
-    {"every_fp8_widens_and_neighbours_round_to_even",
-     every_fp8_widens_and_neighbours_round_to_even},
-    {"a_quotient_by_the_inverse_is_exact", a_quotient_by_the_inverse_is_exact},
+    {TEST(every_value_widens_and_comes_back)},
+    {TEST(ties_and_their_neighbours_round_to_even)},
+    {TEST(random_bits_round_as_the_model)},
+    {TEST(a_random_word_chooses_the_neighbour)},
+    {TEST(special_values_keep_sign_and_payload)},
+    {TEST(every_fp8_widens_and_neighbours_round_to_even)},
+    {TEST(a_quotient_by_the_inverse_is_exact)},
     {NULL, NULL},
 };

@@ -209,15 +209,12 @@ static void the_environment_sets_the_number_of_threads(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"every_item_is_processed_once", every_item_is_processed_once},
-    {"a_launch_sees_all_writes_of_the_previous_launch",
-     a_launch_sees_all_writes_of_the_previous_launch},
-    {"streams_share_the_threads", streams_share_the_threads},
-    {"no_items_launch_nothing_and_large_arguments_are_refused",
-     no_items_launch_nothing_and_large_arguments_are_refused},
-    {"launches_do_not_allocate_or_wait", launches_do_not_allocate_or_wait},
-    {"a_full_ring_makes_the_caller_wait_and_counts_the_wait",
-     a_full_ring_makes_the_caller_wait_and_counts_the_wait},
-    {"the_environment_sets_the_number_of_threads", the_environment_sets_the_number_of_threads},
+    {TEST(every_item_is_processed_once)},
+    {TEST(a_launch_sees_all_writes_of_the_previous_launch)},
+    {TEST(streams_share_the_threads)},
+    {TEST(no_items_launch_nothing_and_large_arguments_are_refused)},
+    {TEST(launches_do_not_allocate_or_wait)},
+    {TEST(a_full_ring_makes_the_caller_wait_and_counts_the_wait)},
+    {TEST(the_environment_sets_the_number_of_threads)},
     {NULL, NULL},
 };

@@ -85,8 +85,8 @@ static void other_calls_with_null_do_nothing(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"getters_return_zero_for_null", getters_return_zero_for_null},
-    {"no_steps_have_number_zero", no_steps_have_number_zero},
-    {"other_calls_with_null_do_nothing", other_calls_with_null_do_nothing},
+    {TEST(getters_return_zero_for_null)},
+    {TEST(no_steps_have_number_zero)},
+    {TEST(other_calls_with_null_do_nothing)},
     {NULL, NULL},
 };

@@ -64,8 +64,7 @@ static void each_bit_of_the_input_changes_about_half_of_the_output(hotbed_backen
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"known_answers", known_answers},
-    {"each_bit_of_the_input_changes_about_half_of_the_output",
-     each_bit_of_the_input_changes_about_half_of_the_output},
+    {TEST(known_answers)},
+    {TEST(each_bit_of_the_input_changes_about_half_of_the_output)},
     {NULL, NULL},
 };

@@ -224,12 +224,8 @@ static void bad_arguments_are_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"sorts_every_number_of_bits", sorts_every_number_of_bits},
-    {"sorts_sizes_around_a_block", sorts_sizes_around_a_block},
-    {"equal_keys_keep_their_order", equal_keys_keep_their_order},
-    {"scans_modulo_two_to_the_32", scans_modulo_two_to_the_32},
-    {"backends_give_the_same_bytes", backends_give_the_same_bytes},
-    {"a_recorded_sort_runs_again_on_new_data", a_recorded_sort_runs_again_on_new_data},
-    {"bad_arguments_are_refused", bad_arguments_are_refused},
-    {NULL, NULL},
+    {TEST(sorts_every_number_of_bits)},   {TEST(sorts_sizes_around_a_block)},
+    {TEST(equal_keys_keep_their_order)},  {TEST(scans_modulo_two_to_the_32)},
+    {TEST(backends_give_the_same_bytes)}, {TEST(a_recorded_sort_runs_again_on_new_data)},
+    {TEST(bad_arguments_are_refused)},    {NULL, NULL},
 };

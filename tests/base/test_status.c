@@ -174,16 +174,16 @@ static void the_library_has_the_version_of_the_header(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"last_error_keeps_the_text_of_the_latest_failure",
-     last_error_keeps_the_text_of_the_latest_failure}, /* first: expects that no error has occurred yet */
-    {"every_status_has_its_name", every_status_has_its_name},
-    {"functions_of_the_caller_set_a_text", functions_of_the_caller_set_a_text},
-    {"last_error_may_be_an_argument", last_error_may_be_an_argument},
-    {"each_error_has_its_own_fields", each_error_has_its_own_fields},
-    {"long_text_is_truncated", long_text_is_truncated},
-    {"errno_values_have_the_text_of_strerror", errno_values_have_the_text_of_strerror},
-    {"each_thread_has_its_own_last_error", each_thread_has_its_own_last_error},
-    {"try_returns_the_first_failure", try_returns_the_first_failure},
-    {"the_library_has_the_version_of_the_header", the_library_has_the_version_of_the_header},
+    /* first: expects that no error has occurred yet */
+    {TEST(last_error_keeps_the_text_of_the_latest_failure)},
+    {TEST(every_status_has_its_name)},
+    {TEST(functions_of_the_caller_set_a_text)},
+    {TEST(last_error_may_be_an_argument)},
+    {TEST(each_error_has_its_own_fields)},
+    {TEST(long_text_is_truncated)},
+    {TEST(errno_values_have_the_text_of_strerror)},
+    {TEST(each_thread_has_its_own_last_error)},
+    {TEST(try_returns_the_first_failure)},
+    {TEST(the_library_has_the_version_of_the_header)},
     {NULL, NULL},
 };

@@ -168,9 +168,9 @@ static void faults_may_be_taken_while_work_runs(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"faults_are_reported_with_their_values", faults_are_reported_with_their_values},
-    {"the_first_fault_wins", the_first_fault_wins},
-    {"one_of_many_concurrent_faults_is_kept_whole", one_of_many_concurrent_faults_is_kept_whole},
-    {"faults_may_be_taken_while_work_runs", faults_may_be_taken_while_work_runs},
+    {TEST(faults_are_reported_with_their_values)},
+    {TEST(the_first_fault_wins)},
+    {TEST(one_of_many_concurrent_faults_is_kept_whole)},
+    {TEST(faults_may_be_taken_while_work_runs)},
     {NULL, NULL},
 };

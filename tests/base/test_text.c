@@ -95,8 +95,8 @@ static void keys_have_their_own_sign(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"numbers_have_a_point_in_every_locale", numbers_have_a_point_in_every_locale},
-    {"control_characters_are_escaped", control_characters_are_escaped},
-    {"keys_have_their_own_sign", keys_have_their_own_sign},
+    {TEST(numbers_have_a_point_in_every_locale)},
+    {TEST(control_characters_are_escaped)},
+    {TEST(keys_have_their_own_sign)},
     {NULL, NULL},
 };

@@ -120,6 +120,6 @@ static void save(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"save", save},
+    {TEST(save)},
     {NULL, NULL},
 };

@@ -395,13 +395,13 @@ static void a_table_that_changes_meanwhile_is_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"the_copy_may_be_in_any_memory", the_copy_may_be_in_any_memory},
-    {"a_part_serves_one_snapshot_at_a_time", a_part_serves_one_snapshot_at_a_time},
-    {"the_copy_has_all_tiers_and_segments", the_copy_has_all_tiers_and_segments},
-    {"snapshots_do_not_change_during_training", snapshots_do_not_change_during_training},
-    {"ranks_write_snapshots_from_an_arena", ranks_write_snapshots_from_an_arena},
-    {"no_memory_at_any_allocation", no_memory_at_any_allocation},
-    {"wrong_arenas_are_refused", wrong_arenas_are_refused},
-    {"a_table_that_changes_meanwhile_is_refused", a_table_that_changes_meanwhile_is_refused},
+    {TEST(the_copy_may_be_in_any_memory)},
+    {TEST(a_part_serves_one_snapshot_at_a_time)},
+    {TEST(the_copy_has_all_tiers_and_segments)},
+    {TEST(snapshots_do_not_change_during_training)},
+    {TEST(ranks_write_snapshots_from_an_arena)},
+    {TEST(no_memory_at_any_allocation)},
+    {TEST(wrong_arenas_are_refused)},
+    {TEST(a_table_that_changes_meanwhile_is_refused)},
     {NULL, NULL},
 };

@@ -351,9 +351,9 @@ static void exports_return_errors_of_the_store(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_table_in_a_store_is_saved_and_loaded", a_table_in_a_store_is_saved_and_loaded},
-    {"a_table_in_rocksdb_is_saved_and_loaded", a_table_in_rocksdb_is_saved_and_loaded},
-    {"exports_of_a_store_give_each_key_once", exports_of_a_store_give_each_key_once},
-    {"exports_return_errors_of_the_store", exports_return_errors_of_the_store},
+    {TEST(a_table_in_a_store_is_saved_and_loaded)},
+    {TEST(a_table_in_rocksdb_is_saved_and_loaded)},
+    {TEST(exports_of_a_store_give_each_key_once)},
+    {TEST(exports_return_errors_of_the_store)},
     {NULL, NULL},
 };

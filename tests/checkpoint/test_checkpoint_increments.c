@@ -535,15 +535,14 @@ static void admission_counts_survive_a_load(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"increments_are_replayed_by_any_number_of_ranks",
-     increments_are_replayed_by_any_number_of_ranks},
-    {"damage_is_found_in_pieces_of_blocks", damage_is_found_in_pieces_of_blocks},
-    {"an_increment_has_what_changed", an_increment_has_what_changed},
-    {"an_increment_has_what_was_touched", an_increment_has_what_was_touched},
-    {"changed_rows_of_two_tiers_are_in_order", changed_rows_of_two_tiers_are_in_order},
-    {"increments_out_of_order_are_refused", increments_out_of_order_are_refused},
-    {"a_mark_belongs_to_one_checkpoint", a_mark_belongs_to_one_checkpoint},
-    {"admission_counts_survive_a_load", admission_counts_survive_a_load},
-    {"a_small_increment_is_small", a_small_increment_is_small},
+    {TEST(increments_are_replayed_by_any_number_of_ranks)},
+    {TEST(damage_is_found_in_pieces_of_blocks)},
+    {TEST(an_increment_has_what_changed)},
+    {TEST(an_increment_has_what_was_touched)},
+    {TEST(changed_rows_of_two_tiers_are_in_order)},
+    {TEST(increments_out_of_order_are_refused)},
+    {TEST(a_mark_belongs_to_one_checkpoint)},
+    {TEST(admission_counts_survive_a_load)},
+    {TEST(a_small_increment_is_small)},
     {NULL, NULL},
 };

@@ -309,14 +309,12 @@ static void the_newest_whole_checkpoint_is_found(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_model_is_loaded_on_other_ranks_and_in_other_storages",
-     a_model_is_loaded_on_other_ranks_and_in_other_storages},
-    {"a_kill_at_any_call_leaves_nothing_or_the_whole_model",
-     a_kill_at_any_call_leaves_nothing_or_the_whole_model},
-    {"a_save_after_a_load_is_an_increment", a_save_after_a_load_is_an_increment},
-    {"snapshots_have_all_storages", snapshots_have_all_storages},
-    {"what_is_not_loaded_is_reported", what_is_not_loaded_is_reported},
-    {"two_tables_of_one_name_are_refused", two_tables_of_one_name_are_refused},
-    {"the_newest_whole_checkpoint_is_found", the_newest_whole_checkpoint_is_found},
+    {TEST(a_model_is_loaded_on_other_ranks_and_in_other_storages)},
+    {TEST(a_kill_at_any_call_leaves_nothing_or_the_whole_model)},
+    {TEST(a_save_after_a_load_is_an_increment)},
+    {TEST(snapshots_have_all_storages)},
+    {TEST(what_is_not_loaded_is_reported)},
+    {TEST(two_tables_of_one_name_are_refused)},
+    {TEST(the_newest_whole_checkpoint_is_found)},
     {NULL, NULL},
 };

@@ -95,6 +95,6 @@ static void grown_tables_train_on_with_other_ranks(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"grown_tables_train_on_with_other_ranks", grown_tables_train_on_with_other_ranks},
+    {TEST(grown_tables_train_on_with_other_ranks)},
     {NULL, NULL},
 };

@@ -166,9 +166,9 @@ static void snapshots_of_a_wrong_kind_are_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_snapshot_has_the_rows_of_one_moment", a_snapshot_has_the_rows_of_one_moment},
-    {"ranks_write_their_snapshots", ranks_write_their_snapshots},
-    {"a_snapshot_outlives_a_failing_disk", a_snapshot_outlives_a_failing_disk},
-    {"snapshots_of_a_wrong_kind_are_refused", snapshots_of_a_wrong_kind_are_refused},
+    {TEST(a_snapshot_has_the_rows_of_one_moment)},
+    {TEST(ranks_write_their_snapshots)},
+    {TEST(a_snapshot_outlives_a_failing_disk)},
+    {TEST(snapshots_of_a_wrong_kind_are_refused)},
     {NULL, NULL},
 };

@@ -494,15 +494,13 @@ static void snapshots_that_do_not_follow_their_parent_are_refused(hotbed_backend
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"snapshots_become_increments_during_training", snapshots_become_increments_during_training},
-    {"a_snapshot_has_the_rows_of_a_save", a_snapshot_has_the_rows_of_a_save},
-    {"evicted_keys_are_erased", evicted_keys_are_erased},
-    {"changes_of_a_failed_increment_are_in_the_next",
-     changes_of_a_failed_increment_are_in_the_next},
-    {"failed_full_writes_do_not_change_the_mark", failed_full_writes_do_not_change_the_mark},
-    {"no_memory_at_any_allocation", no_memory_at_any_allocation},
-    {"ranks_write_increments", ranks_write_increments},
-    {"snapshots_that_do_not_follow_their_parent_are_refused",
-     snapshots_that_do_not_follow_their_parent_are_refused},
+    {TEST(snapshots_become_increments_during_training)},
+    {TEST(a_snapshot_has_the_rows_of_a_save)},
+    {TEST(evicted_keys_are_erased)},
+    {TEST(changes_of_a_failed_increment_are_in_the_next)},
+    {TEST(failed_full_writes_do_not_change_the_mark)},
+    {TEST(no_memory_at_any_allocation)},
+    {TEST(ranks_write_increments)},
+    {TEST(snapshots_that_do_not_follow_their_parent_are_refused)},
     {NULL, NULL},
 };

@@ -14,6 +14,6 @@ static void calls_are_unsupported(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"calls_are_unsupported", calls_are_unsupported},
+    {TEST(calls_are_unsupported)},
     {NULL, NULL},
 };

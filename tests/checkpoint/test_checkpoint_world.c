@@ -204,8 +204,8 @@ static void a_failing_rank_fails_all(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"ranks_save_and_load", ranks_save_and_load},
-    {"other_numbers_of_ranks_load", other_numbers_of_ranks_load},
-    {"a_failing_rank_fails_all", a_failing_rank_fails_all},
+    {TEST(ranks_save_and_load)},
+    {TEST(other_numbers_of_ranks_load)},
+    {TEST(a_failing_rank_fails_all)},
     {NULL, NULL},
 };

@@ -35,6 +35,6 @@ static void the_corpus_does_no_harm(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"the_corpus_does_no_harm", the_corpus_does_no_harm},
+    {TEST(the_corpus_does_no_harm)},
     {NULL, NULL},
 };

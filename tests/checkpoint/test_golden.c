@@ -27,6 +27,6 @@ static void format_1_loads(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"format_1_loads", format_1_loads},
+    {TEST(format_1_loads)},
     {NULL, NULL},
 };

@@ -387,14 +387,14 @@ static void column_names_are_the_optimizers(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_written_manifest_is_read_back", a_written_manifest_is_read_back},
-    {"every_flipped_bit_is_found", every_flipped_bit_is_found},
-    {"every_shorter_text_is_refused", every_shorter_text_is_refused},
-    {"a_hostile_manifest_is_refused", a_hostile_manifest_is_refused},
-    {"a_rank_has_the_rows_that_are_dealt_to_it", a_rank_has_the_rows_that_are_dealt_to_it},
-    {"two_tables_of_one_name_are_refused", two_tables_of_one_name_are_refused},
-    {"overlapping_extents_are_refused", overlapping_extents_are_refused},
-    {"random_changes_do_no_harm", random_changes_do_no_harm},
-    {"column_names_are_the_optimizers", column_names_are_the_optimizers},
+    {TEST(a_written_manifest_is_read_back)},
+    {TEST(every_flipped_bit_is_found)},
+    {TEST(every_shorter_text_is_refused)},
+    {TEST(a_hostile_manifest_is_refused)},
+    {TEST(a_rank_has_the_rows_that_are_dealt_to_it)},
+    {TEST(two_tables_of_one_name_are_refused)},
+    {TEST(overlapping_extents_are_refused)},
+    {TEST(random_changes_do_no_harm)},
+    {TEST(column_names_are_the_optimizers)},
     {NULL, NULL},
 };

@@ -407,10 +407,10 @@ static void a_stream_of_another_backend_is_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"known_partitions", known_partitions},
-    {"sums_are_nearly_equal", sums_are_nearly_equal},
-    {"samples_follow_the_partition", samples_follow_the_partition},
-    {"wrong_arguments_are_refused", wrong_arguments_are_refused},
-    {"a_stream_of_another_backend_is_refused", a_stream_of_another_backend_is_refused},
+    {TEST(known_partitions)},
+    {TEST(sums_are_nearly_equal)},
+    {TEST(samples_follow_the_partition)},
+    {TEST(wrong_arguments_are_refused)},
+    {TEST(a_stream_of_another_backend_is_refused)},
     {NULL, NULL},
 };

@@ -70,8 +70,7 @@ static void destroying_waits_for_no_rank(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"destroying_waits_for_no_rank", destroying_waits_for_no_rank},
-    {"late_messages_do_not_reach_the_next_communicator",
-     late_messages_do_not_reach_the_next_communicator},
+    {TEST(destroying_waits_for_no_rank)},
+    {TEST(late_messages_do_not_reach_the_next_communicator)},
     {NULL, NULL},
 };

@@ -702,12 +702,12 @@ static void anything_may_come_over_the_network(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"silent_strangers_cost_no_time", silent_strangers_cost_no_time},
-    {"a_rank_that_starts_again_is_accepted", a_rank_that_starts_again_is_accepted},
-    {"a_program_in_the_place_of_rank_0_is_named", a_program_in_the_place_of_rank_0_is_named},
-    {"an_answer_without_addresses_is_refused", an_answer_without_addresses_is_refused},
-    {"an_unknown_host_is_named", an_unknown_host_is_named},
-    {"jobs_with_two_words_do_not_mix", jobs_with_two_words_do_not_mix},
-    {"anything_may_come_over_the_network", anything_may_come_over_the_network},
+    {TEST(silent_strangers_cost_no_time)},
+    {TEST(a_rank_that_starts_again_is_accepted)},
+    {TEST(a_program_in_the_place_of_rank_0_is_named)},
+    {TEST(an_answer_without_addresses_is_refused)},
+    {TEST(an_unknown_host_is_named)},
+    {TEST(jobs_with_two_words_do_not_mix)},
+    {TEST(anything_may_come_over_the_network)},
     {NULL, NULL},
 };

@@ -179,11 +179,11 @@ static void an_abort_ends_a_barrier(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"ranks_write_into_each_others_parts", ranks_write_into_each_others_parts},
-    {"a_recorded_graph_has_its_barriers", a_recorded_graph_has_its_barriers},
-    {"windows_have_one_size", windows_have_one_size},
-    {"a_window_fails_at_any_allocation", a_window_fails_at_any_allocation},
-    {"windows_are_refused_without_symmetric_memory", windows_are_refused_without_symmetric_memory},
-    {"an_abort_ends_a_barrier", an_abort_ends_a_barrier},
+    {TEST(ranks_write_into_each_others_parts)},
+    {TEST(a_recorded_graph_has_its_barriers)},
+    {TEST(windows_have_one_size)},
+    {TEST(a_window_fails_at_any_allocation)},
+    {TEST(windows_are_refused_without_symmetric_memory)},
+    {TEST(an_abort_ends_a_barrier)},
     {NULL, NULL},
 };

@@ -543,12 +543,12 @@ static void sizes_beyond_2_to_the_31(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"known_messages", known_messages},
-    {"searches_equal_walks", searches_equal_walks},
-    {"messages_of_exact_size_equal_the_model", messages_of_exact_size_equal_the_model},
-    {"messages_of_fixed_size_equal_the_model", messages_of_fixed_size_equal_the_model},
-    {"every_rank_sees_an_overflow", every_rank_sees_an_overflow},
-    {"damaged_messages_do_no_harm", damaged_messages_do_no_harm},
-    {"sizes_beyond_2_to_the_31", sizes_beyond_2_to_the_31},
+    {TEST(known_messages)},
+    {TEST(searches_equal_walks)},
+    {TEST(messages_of_exact_size_equal_the_model)},
+    {TEST(messages_of_fixed_size_equal_the_model)},
+    {TEST(every_rank_sees_an_overflow)},
+    {TEST(damaged_messages_do_no_harm)},
+    {TEST(sizes_beyond_2_to_the_31)},
     {NULL, NULL},
 };

@@ -331,9 +331,9 @@ static void balance_survives_damaged_messages(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"rows_are_the_same_at_every_width", rows_are_the_same_at_every_width},
-    {"rows_reach_the_requesting_rank", rows_reach_the_requesting_rank},
-    {"bags_are_the_same_at_every_width", bags_are_the_same_at_every_width},
-    {"balance_survives_damaged_messages", balance_survives_damaged_messages},
+    {TEST(rows_are_the_same_at_every_width)},
+    {TEST(rows_reach_the_requesting_rank)},
+    {TEST(bags_are_the_same_at_every_width)},
+    {TEST(balance_survives_damaged_messages)},
     {NULL, NULL},
 };

@@ -276,12 +276,8 @@ static void message_parts_reach_beyond_4_gib(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"owners_reach_rows_beyond_4_gib", owners_reach_rows_beyond_4_gib},
-    {"requesters_reach_rows_beyond_4_gib", requesters_reach_rows_beyond_4_gib},
-    {"pooled_sums_reach_beyond_2_to_the_31", pooled_sums_reach_beyond_2_to_the_31},
-    {"reductions_reach_beyond_2_to_the_31", reductions_reach_beyond_2_to_the_31},
-    {"offsets_reach_beyond_2_to_the_32", offsets_reach_beyond_2_to_the_32},
-    {"balanced_samples_reach_beyond_4_gib", balanced_samples_reach_beyond_4_gib},
-    {"message_parts_reach_beyond_4_gib", message_parts_reach_beyond_4_gib},
-    {NULL, NULL},
+    {TEST(owners_reach_rows_beyond_4_gib)},       {TEST(requesters_reach_rows_beyond_4_gib)},
+    {TEST(pooled_sums_reach_beyond_2_to_the_31)}, {TEST(reductions_reach_beyond_2_to_the_31)},
+    {TEST(offsets_reach_beyond_2_to_the_32)},     {TEST(balanced_samples_reach_beyond_4_gib)},
+    {TEST(message_parts_reach_beyond_4_gib)},     {NULL, NULL},
 };

@@ -261,10 +261,10 @@ static void refusals_name_the_feature(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"random_batches_become_batches_of_a_storage", random_batches_become_batches_of_a_storage},
-    {"selected_features_have_all_their_keys", selected_features_have_all_their_keys},
-    {"bad_rows_are_named", bad_rows_are_named},
-    {"bad_rows_are_faults", bad_rows_are_faults},
-    {"refusals_name_the_feature", refusals_name_the_feature},
+    {TEST(random_batches_become_batches_of_a_storage)},
+    {TEST(selected_features_have_all_their_keys)},
+    {TEST(bad_rows_are_named)},
+    {TEST(bad_rows_are_faults)},
+    {TEST(refusals_name_the_feature)},
     {NULL, NULL},
 };

@@ -154,11 +154,11 @@ static void invalid_routes_are_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"owner_and_local_id_give_the_key", owner_and_local_id_give_the_key},
-    {"continuous_routing_assigns_blocks_in_order", continuous_routing_assigns_blocks_in_order},
-    {"round_robin_routing_deals_rows_in_turn", round_robin_routing_deals_rows_in_turn},
-    {"known_owners", known_owners},
-    {"hashed_routing_is_even_for_strided_keys", hashed_routing_is_even_for_strided_keys},
-    {"invalid_routes_are_refused", invalid_routes_are_refused},
+    {TEST(owner_and_local_id_give_the_key)},
+    {TEST(continuous_routing_assigns_blocks_in_order)},
+    {TEST(round_robin_routing_deals_rows_in_turn)},
+    {TEST(known_owners)},
+    {TEST(hashed_routing_is_even_for_strided_keys)},
+    {TEST(invalid_routes_are_refused)},
     {NULL, NULL},
 };

@@ -369,11 +369,10 @@ static void no_rank_waits_for_one_without_memory(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_difference_is_reported_by_all_ranks", a_difference_is_reported_by_all_ranks},
-    {"options_of_one_rank_are_not_compared", options_of_one_rank_are_not_compared},
-    {"contexts_have_the_same_collections_on_all_ranks",
-     contexts_have_the_same_collections_on_all_ranks},
-    {"a_decimal_comma_is_no_difference", a_decimal_comma_is_no_difference},
-    {"no_rank_waits_for_one_without_memory", no_rank_waits_for_one_without_memory},
+    {TEST(a_difference_is_reported_by_all_ranks)},
+    {TEST(options_of_one_rank_are_not_compared)},
+    {TEST(contexts_have_the_same_collections_on_all_ranks)},
+    {TEST(a_decimal_comma_is_no_difference)},
+    {TEST(no_rank_waits_for_one_without_memory)},
     {NULL, NULL},
 };

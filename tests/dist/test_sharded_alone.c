@@ -511,8 +511,8 @@ static void tickets_and_contexts_report_their_bytes(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"every_form_gives_the_bytes_of_the_storage", every_form_gives_the_bytes_of_the_storage},
-    {"a_step_launches_the_kernels_of_the_storage", a_step_launches_the_kernels_of_the_storage},
-    {"tickets_and_contexts_report_their_bytes", tickets_and_contexts_report_their_bytes},
+    {TEST(every_form_gives_the_bytes_of_the_storage)},
+    {TEST(a_step_launches_the_kernels_of_the_storage)},
+    {TEST(tickets_and_contexts_report_their_bytes)},
     {NULL, NULL},
 };

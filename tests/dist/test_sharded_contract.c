@@ -510,14 +510,14 @@ static void creation_survives_no_memory(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"eval_changes_nothing", eval_changes_nothing},
-    {"one_call_performs_all_stages", one_call_performs_all_stages},
-    {"views_describe_every_table", views_describe_every_table},
-    {"the_rule_chooses_rows_or_sums", the_rule_chooses_rows_or_sums},
-    {"clipping_without_an_optimizer_is_unused", clipping_without_an_optimizer_is_unused},
-    {"wrong_arguments_are_refused", wrong_arguments_are_refused},
-    {"a_bad_batch_is_a_fault_of_its_rank", a_bad_batch_is_a_fault_of_its_rank},
-    {"a_fault_names_the_key_of_a_numbered_row", a_fault_names_the_key_of_a_numbered_row},
-    {"creation_survives_no_memory", creation_survives_no_memory},
+    {TEST(eval_changes_nothing)},
+    {TEST(one_call_performs_all_stages)},
+    {TEST(views_describe_every_table)},
+    {TEST(the_rule_chooses_rows_or_sums)},
+    {TEST(clipping_without_an_optimizer_is_unused)},
+    {TEST(wrong_arguments_are_refused)},
+    {TEST(a_bad_batch_is_a_fault_of_its_rank)},
+    {TEST(a_fault_names_the_key_of_a_numbered_row)},
+    {TEST(creation_survives_no_memory)},
     {NULL, NULL},
 };

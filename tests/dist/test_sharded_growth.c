@@ -344,14 +344,14 @@ static void growth_with_invalid_arguments_is_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"sequences_equal_those_of_large_tables", sequences_equal_those_of_large_tables},
-    {"sums_equal_those_of_large_tables", sums_equal_those_of_large_tables},
-    {"occurrences_equal_those_of_large_tables", occurrences_equal_those_of_large_tables},
-    {"cached_tables_equal_large_ones", cached_tables_equal_large_ones},
-    {"batches_in_flight_keep_their_rows", batches_in_flight_keep_their_rows},
-    {"evals_run_during_growth", evals_run_during_growth},
-    {"launches_use_rows_that_polls_added", launches_use_rows_that_polls_added},
-    {"a_prefetch_without_memory_can_be_repeated", a_prefetch_without_memory_can_be_repeated},
-    {"growth_with_invalid_arguments_is_refused", growth_with_invalid_arguments_is_refused},
+    {TEST(sequences_equal_those_of_large_tables)},
+    {TEST(sums_equal_those_of_large_tables)},
+    {TEST(occurrences_equal_those_of_large_tables)},
+    {TEST(cached_tables_equal_large_ones)},
+    {TEST(batches_in_flight_keep_their_rows)},
+    {TEST(evals_run_during_growth)},
+    {TEST(launches_use_rows_that_polls_added)},
+    {TEST(a_prefetch_without_memory_can_be_repeated)},
+    {TEST(growth_with_invalid_arguments_is_refused)},
     {NULL, NULL},
 };

@@ -617,12 +617,11 @@ static void small_elements_beside_a_large_one_are_trained(hotbed_backend backend
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"sequences_equal_the_model", sequences_equal_the_model},
-    {"pooled_rows_equal_the_model", pooled_rows_equal_the_model},
-    {"pooled_sums_equal_the_model", pooled_sums_equal_the_model},
-    {"batches_that_are_sent_again_equal_the_model", batches_that_are_sent_again_equal_the_model},
-    {"stored_rows_travel_as_they_are", stored_rows_travel_as_they_are},
-    {"small_elements_beside_a_large_one_are_trained",
-     small_elements_beside_a_large_one_are_trained},
+    {TEST(sequences_equal_the_model)},
+    {TEST(pooled_rows_equal_the_model)},
+    {TEST(pooled_sums_equal_the_model)},
+    {TEST(batches_that_are_sent_again_equal_the_model)},
+    {TEST(stored_rows_travel_as_they_are)},
+    {TEST(small_elements_beside_a_large_one_are_trained)},
     {NULL, NULL},
 };

@@ -367,10 +367,7 @@ static void choices_move_so_many_bytes(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"bags_or_distinct_rows_travel", bags_or_distinct_rows_travel},
-    {"distinct_rows_of_sequences_travel", distinct_rows_of_sequences_travel},
-    {"repeated_overflows_are_counted", repeated_overflows_are_counted},
-    {"a_batch_over_the_sizes_overflows_everywhere", a_batch_over_the_sizes_overflows_everywhere},
-    {"choices_move_so_many_bytes", choices_move_so_many_bytes},
-    {NULL, NULL},
+    {TEST(bags_or_distinct_rows_travel)},   {TEST(distinct_rows_of_sequences_travel)},
+    {TEST(repeated_overflows_are_counted)}, {TEST(a_batch_over_the_sizes_overflows_everywhere)},
+    {TEST(choices_move_so_many_bytes)},     {NULL, NULL},
 };

@@ -54,7 +54,7 @@ static void extreme_orders_give_0_and_1(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"equals_the_share_of_pairs_in_order", equals_the_share_of_pairs_in_order},
-    {"extreme_orders_give_0_and_1", extreme_orders_give_0_and_1},
+    {TEST(equals_the_share_of_pairs_in_order)},
+    {TEST(extreme_orders_give_0_and_1)},
     {NULL, NULL},
 };

@@ -285,15 +285,15 @@ static void field_names_follow_the_file(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"reads_label_and_keys", reads_label_and_keys},
-    {"empty_fields_have_a_key_of_their_own", empty_fields_have_a_key_of_their_own},
-    {"ignores_a_carriage_return", ignores_a_carriage_return},
-    {"takes_every_64_bit_integer", takes_every_64_bit_integer},
-    {"a_fault_names_its_column", a_fault_names_its_column},
-    {"refuses_too_few_and_too_many_columns", refuses_too_few_and_too_many_columns},
-    {"random_bytes_never_crash", random_bytes_never_crash},
-    {"the_fast_parser_equals_the_slow_one", the_fast_parser_equals_the_slow_one},
-    {"buckets_keep_the_order_and_are_few", buckets_keep_the_order_and_are_few},
-    {"field_names_follow_the_file", field_names_follow_the_file},
+    {TEST(reads_label_and_keys)},
+    {TEST(empty_fields_have_a_key_of_their_own)},
+    {TEST(ignores_a_carriage_return)},
+    {TEST(takes_every_64_bit_integer)},
+    {TEST(a_fault_names_its_column)},
+    {TEST(refuses_too_few_and_too_many_columns)},
+    {TEST(random_bytes_never_crash)},
+    {TEST(the_fast_parser_equals_the_slow_one)},
+    {TEST(buckets_keep_the_order_and_are_few)},
+    {TEST(field_names_follow_the_file)},
     {NULL, NULL},
 };

@@ -154,8 +154,8 @@ static void every_backend_gives_the_host_kernels_bytes(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"exp_and_log_equal_libm", exp_and_log_equal_libm},
-    {"the_gradient_is_the_derivative_of_the_loss", the_gradient_is_the_derivative_of_the_loss},
-    {"every_backend_gives_the_host_kernels_bytes", every_backend_gives_the_host_kernels_bytes},
+    {TEST(exp_and_log_equal_libm)},
+    {TEST(the_gradient_is_the_derivative_of_the_loss)},
+    {TEST(every_backend_gives_the_host_kernels_bytes)},
     {NULL, NULL},
 };

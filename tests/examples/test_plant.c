@@ -112,9 +112,9 @@ static void keys_follow_the_power_law(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_row_is_a_function_of_its_number", a_row_is_a_function_of_its_number},
-    {"rows_parse_to_what_was_drawn", rows_parse_to_what_was_drawn},
-    {"the_planted_model_reaches_a_realistic_auc", the_planted_model_reaches_a_realistic_auc},
-    {"keys_follow_the_power_law", keys_follow_the_power_law},
+    {TEST(a_row_is_a_function_of_its_number)},
+    {TEST(rows_parse_to_what_was_drawn)},
+    {TEST(the_planted_model_reaches_a_realistic_auc)},
+    {TEST(keys_follow_the_power_law)},
     {NULL, NULL},
 };

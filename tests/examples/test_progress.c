@@ -76,6 +76,6 @@ static void a_line_fits_the_terminal(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_line_fits_the_terminal", a_line_fits_the_terminal},
+    {TEST(a_line_fits_the_terminal)},
     {NULL, NULL},
 };

@@ -49,6 +49,6 @@ static void many_ranks_agree(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"many_ranks_agree", many_ranks_agree},
+    {TEST(many_ranks_agree)},
     {NULL, NULL},
 };

@@ -408,17 +408,16 @@ static void bad_arguments(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_failing_task_is_named_and_ends_all", a_failing_task_is_named_and_ends_all},
-    {"a_stall_lists_what_is_not_done", a_stall_lists_what_is_not_done},
-    {"a_failing_loader_is_named", a_failing_loader_is_named},
-    {"a_failing_agreement_returns_the_batch", a_failing_agreement_returns_the_batch},
-    {"a_fault_of_a_kernel_stops_the_pipeline", a_fault_of_a_kernel_stops_the_pipeline},
-    {"a_tolerated_fault_stops_nothing", a_tolerated_fault_stops_nothing},
-    {"a_late_fault_is_returned_at_the_end", a_late_fault_is_returned_at_the_end},
-    {"the_log_of_a_failed_pipeline_is_read_beside_a_running_task",
-     the_log_of_a_failed_pipeline_is_read_beside_a_running_task},
-    {"teardown_in_any_state", teardown_in_any_state},
-    {"create_survives_any_allocation", create_survives_any_allocation},
-    {"bad_arguments", bad_arguments},
+    {TEST(a_failing_task_is_named_and_ends_all)},
+    {TEST(a_stall_lists_what_is_not_done)},
+    {TEST(a_failing_loader_is_named)},
+    {TEST(a_failing_agreement_returns_the_batch)},
+    {TEST(a_fault_of_a_kernel_stops_the_pipeline)},
+    {TEST(a_tolerated_fault_stops_nothing)},
+    {TEST(a_late_fault_is_returned_at_the_end)},
+    {TEST(the_log_of_a_failed_pipeline_is_read_beside_a_running_task)},
+    {TEST(teardown_in_any_state)},
+    {TEST(create_survives_any_allocation)},
+    {TEST(bad_arguments)},
     {NULL, NULL},
 };

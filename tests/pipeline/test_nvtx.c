@@ -82,6 +82,6 @@ static void tasks_are_ranges_with_their_names(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"tasks_are_ranges_with_their_names", tasks_are_ranges_with_their_names},
+    {TEST(tasks_are_ranges_with_their_names)},
     {NULL, NULL},
 };

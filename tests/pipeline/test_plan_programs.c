@@ -550,6 +550,6 @@ static void the_check_agrees_with_an_interpreter(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"the_check_agrees_with_an_interpreter", the_check_agrees_with_an_interpreter},
+    {TEST(the_check_agrees_with_an_interpreter)},
     {NULL, NULL},
 };

@@ -326,11 +326,11 @@ static void values_and_gradients_are_checked(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_task_is_captured_once_and_replayed", a_task_is_captured_once_and_replayed},
-    {"a_skipped_task_gives_zero_gradients_upstream", a_skipped_task_gives_zero_gradients_upstream},
-    {"a_skipped_backward_replays_its_gradients", a_skipped_backward_replays_its_gradients},
-    {"outside_state_is_restored", outside_state_is_restored},
-    {"a_consumer_that_writes_is_found", a_consumer_that_writes_is_found},
-    {"values_and_gradients_are_checked", values_and_gradients_are_checked},
+    {TEST(a_task_is_captured_once_and_replayed)},
+    {TEST(a_skipped_task_gives_zero_gradients_upstream)},
+    {TEST(a_skipped_backward_replays_its_gradients)},
+    {TEST(outside_state_is_restored)},
+    {TEST(a_consumer_that_writes_is_found)},
+    {TEST(values_and_gradients_are_checked)},
     {NULL, NULL},
 };

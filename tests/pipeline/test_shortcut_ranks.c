@@ -198,16 +198,13 @@ static void ranks_skip_the_same_tasks(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"skipped_stages_give_the_same_bytes", skipped_stages_give_the_same_bytes},
-    {"skipped_stages_give_the_same_bytes_on_four_ranks",
-     skipped_stages_give_the_same_bytes_on_four_ranks},
-    {"skipped_two_phase_exchanges_give_the_same_bytes",
-     skipped_two_phase_exchanges_give_the_same_bytes},
-    {"skipped_one_sided_exchanges_give_the_same_bytes",
-     skipped_one_sided_exchanges_give_the_same_bytes},
-    {"skipped_overflows_give_the_same_bytes", skipped_overflows_give_the_same_bytes},
-    {"skipped_shuffles_give_the_same_bytes", skipped_shuffles_give_the_same_bytes},
-    {"replayed_forwards_train_nothing", replayed_forwards_train_nothing},
-    {"ranks_skip_the_same_tasks", ranks_skip_the_same_tasks},
+    {TEST(skipped_stages_give_the_same_bytes)},
+    {TEST(skipped_stages_give_the_same_bytes_on_four_ranks)},
+    {TEST(skipped_two_phase_exchanges_give_the_same_bytes)},
+    {TEST(skipped_one_sided_exchanges_give_the_same_bytes)},
+    {TEST(skipped_overflows_give_the_same_bytes)},
+    {TEST(skipped_shuffles_give_the_same_bytes)},
+    {TEST(replayed_forwards_train_nothing)},
+    {TEST(ranks_skip_the_same_tasks)},
     {NULL, NULL},
 };

@@ -242,10 +242,7 @@ static void write_errors_are_returned(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_trace_is_json_with_every_task", a_trace_is_json_with_every_task},
-    {"a_picture_has_a_box_for_every_task", a_picture_has_a_box_for_every_task},
-    {"a_timeline_has_decimal_points", a_timeline_has_decimal_points},
-    {"ranks_share_a_file", ranks_share_a_file},
-    {"write_errors_are_returned", write_errors_are_returned},
-    {NULL, NULL},
+    {TEST(a_trace_is_json_with_every_task)}, {TEST(a_picture_has_a_box_for_every_task)},
+    {TEST(a_timeline_has_decimal_points)},   {TEST(ranks_share_a_file)},
+    {TEST(write_errors_are_returned)},       {NULL, NULL},
 };

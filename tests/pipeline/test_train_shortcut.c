@@ -446,14 +446,14 @@ static void snapshots_fit_one_context_and_one_state(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_skipped_stage_gives_the_same_bytes", a_skipped_stage_gives_the_same_bytes},
-    {"a_task_is_captured_once_in_each_buffer_set", a_task_is_captured_once_in_each_buffer_set},
-    {"contexts_of_snapshots_are_released_with_them", contexts_of_snapshots_are_released_with_them},
-    {"a_replayed_forward_trains_nothing", a_replayed_forward_trains_nothing},
-    {"exposed_times_of_train_pipelines_are_exact", exposed_times_of_train_pipelines_are_exact},
-    {"tasks_that_cannot_be_skipped_are_named", tasks_that_cannot_be_skipped_are_named},
-    {"the_changes_of_each_task_are_known", the_changes_of_each_task_are_known},
-    {"io_of_trainers_is_checked", io_of_trainers_is_checked},
-    {"snapshots_fit_one_context_and_one_state", snapshots_fit_one_context_and_one_state},
+    {TEST(a_skipped_stage_gives_the_same_bytes)},
+    {TEST(a_task_is_captured_once_in_each_buffer_set)},
+    {TEST(contexts_of_snapshots_are_released_with_them)},
+    {TEST(a_replayed_forward_trains_nothing)},
+    {TEST(exposed_times_of_train_pipelines_are_exact)},
+    {TEST(tasks_that_cannot_be_skipped_are_named)},
+    {TEST(the_changes_of_each_task_are_known)},
+    {TEST(io_of_trainers_is_checked)},
+    {TEST(snapshots_fit_one_context_and_one_state)},
     {NULL, NULL},
 };

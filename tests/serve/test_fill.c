@@ -440,11 +440,11 @@ static void other_tables_are_named(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_filled_storage_follows_the_cuts", a_filled_storage_follows_the_cuts},
-    {"only_what_changed_is_written", only_what_changed_is_written},
-    {"other_tables_are_named", other_tables_are_named},
-    {"a_second_trainer_follows", a_second_trainer_follows},
-    {"other_states_are_refused", other_states_are_refused},
-    {"counts_of_steps_are_of_a_storage", counts_of_steps_are_of_a_storage},
+    {TEST(a_filled_storage_follows_the_cuts)},
+    {TEST(only_what_changed_is_written)},
+    {TEST(other_tables_are_named)},
+    {TEST(a_second_trainer_follows)},
+    {TEST(other_states_are_refused)},
+    {TEST(counts_of_steps_are_of_a_storage)},
     {NULL, NULL},
 };

@@ -361,7 +361,6 @@ static void a_reader_of_redis_answers_the_cut_that_it_names(hotbed_backend backe
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_reader_of_redis_answers_the_cut_that_it_names",
-     a_reader_of_redis_answers_the_cut_that_it_names},
+    {TEST(a_reader_of_redis_answers_the_cut_that_it_names)},
     {NULL, NULL},
 };

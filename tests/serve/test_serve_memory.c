@@ -128,8 +128,8 @@ static void a_reader_without_memory_keeps_its_version(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_publisher_is_created_or_not", a_publisher_is_created_or_not},
-    {"a_cut_without_memory_is_published_later", a_cut_without_memory_is_published_later},
-    {"a_reader_without_memory_keeps_its_version", a_reader_without_memory_keeps_its_version},
+    {TEST(a_publisher_is_created_or_not)},
+    {TEST(a_cut_without_memory_is_published_later)},
+    {TEST(a_reader_without_memory_keeps_its_version)},
     {NULL, NULL},
 };

@@ -259,8 +259,8 @@ static void a_publisher_goes_on_after_any_failed_call(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_reader_answers_the_cut_that_it_names", a_reader_answers_the_cut_that_it_names},
-    {"a_publisher_may_die_at_any_call", a_publisher_may_die_at_any_call},
-    {"a_publisher_goes_on_after_any_failed_call", a_publisher_goes_on_after_any_failed_call},
+    {TEST(a_reader_answers_the_cut_that_it_names)},
+    {TEST(a_publisher_may_die_at_any_call)},
+    {TEST(a_publisher_goes_on_after_any_failed_call)},
     {NULL, NULL},
 };

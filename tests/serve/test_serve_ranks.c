@@ -189,9 +189,8 @@ static void ranks_at_other_steps_publish_nothing(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"ranks_publish_one_cut", ranks_publish_one_cut},
-    {"an_allocation_that_fails_on_a_rank_ends_the_publish_of_all",
-     an_allocation_that_fails_on_a_rank_ends_the_publish_of_all},
-    {"ranks_at_other_steps_publish_nothing", ranks_at_other_steps_publish_nothing},
+    {TEST(ranks_publish_one_cut)},
+    {TEST(an_allocation_that_fails_on_a_rank_ends_the_publish_of_all)},
+    {TEST(ranks_at_other_steps_publish_nothing)},
     {NULL, NULL},
 };

@@ -11,6 +11,6 @@ static void the_calls_say_that_the_part_is_off(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"the_calls_say_that_the_part_is_off", the_calls_say_that_the_part_is_off},
+    {TEST(the_calls_say_that_the_part_is_off)},
     {NULL, NULL},
 };

@@ -535,15 +535,14 @@ static void documented_errors_of_export(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_step_on_tensors_equals_the_model", a_step_on_tensors_equals_the_model},
-    {"every_element_type_is_supported", every_element_type_is_supported},
-    {"shapes_and_strides_are_checked", shapes_and_strides_are_checked},
-    {"documented_errors_of_reading", documented_errors_of_reading},
-    {"devices_are_checked", devices_are_checked},
-    {"an_exported_tensor_can_be_read", an_exported_tensor_can_be_read},
-    {"an_exported_tensor_names_its_device", an_exported_tensor_names_its_device},
-    {"exported_weights_and_states_are_views_of_the_table",
-     exported_weights_and_states_are_views_of_the_table},
-    {"documented_errors_of_export", documented_errors_of_export},
+    {TEST(a_step_on_tensors_equals_the_model)},
+    {TEST(every_element_type_is_supported)},
+    {TEST(shapes_and_strides_are_checked)},
+    {TEST(documented_errors_of_reading)},
+    {TEST(devices_are_checked)},
+    {TEST(an_exported_tensor_can_be_read)},
+    {TEST(an_exported_tensor_names_its_device)},
+    {TEST(exported_weights_and_states_are_views_of_the_table)},
+    {TEST(documented_errors_of_export)},
     {NULL, NULL},
 };

@@ -548,7 +548,6 @@ static void eval_beside_training_reads_values_that_its_keys_had(hotbed_backend b
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"eval_beside_training_reads_values_that_its_keys_had",
-     eval_beside_training_reads_values_that_its_keys_had},
+    {TEST(eval_beside_training_reads_values_that_its_keys_had)},
     {NULL, NULL},
 };

@@ -97,6 +97,6 @@ static void a_pass_removes_the_same_keys_at_every_width(hotbed_backend backend) 
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_pass_removes_the_same_keys_at_every_width", a_pass_removes_the_same_keys_at_every_width},
+    {TEST(a_pass_removes_the_same_keys_at_every_width)},
     {NULL, NULL},
 };

@@ -114,6 +114,6 @@ static void exported_items_are_the_same_at_every_width(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"exported_items_are_the_same_at_every_width", exported_items_are_the_same_at_every_width},
+    {TEST(exported_items_are_the_same_at_every_width)},
     {NULL, NULL},
 };

@@ -284,13 +284,13 @@ static void a_forked_child_gets_errors(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"random_operations_agree_with_a_model", random_operations_agree_with_a_model},
-    {"large_batches_are_stored_whole", large_batches_are_stored_whole},
-    {"optional_arrays_may_be_null", optional_arrays_may_be_null},
-    {"a_cursor_gives_every_row_that_stays", a_cursor_gives_every_row_that_stays},
-    {"arguments_are_checked_first", arguments_are_checked_first},
-    {"options_are_checked", options_are_checked},
-    {"calls_from_several_threads_are_serialized", calls_from_several_threads_are_serialized},
-    {"a_forked_child_gets_errors", a_forked_child_gets_errors},
+    {TEST(random_operations_agree_with_a_model)},
+    {TEST(large_batches_are_stored_whole)},
+    {TEST(optional_arrays_may_be_null)},
+    {TEST(a_cursor_gives_every_row_that_stays)},
+    {TEST(arguments_are_checked_first)},
+    {TEST(options_are_checked)},
+    {TEST(calls_from_several_threads_are_serialized)},
+    {TEST(a_forked_child_gets_errors)},
     {NULL, NULL},
 };

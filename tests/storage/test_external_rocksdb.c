@@ -455,16 +455,16 @@ static void tables_may_be_larger_than_the_buffers(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"rows_persist_after_the_store_is_closed", rows_persist_after_the_store_is_closed},
-    {"rows_are_in_the_order_of_their_keys", rows_are_in_the_order_of_their_keys},
-    {"rows_of_another_size_are_refused", rows_of_another_size_are_refused},
-    {"a_database_has_one_owner_and_a_valid_path", a_database_has_one_owner_and_a_valid_path},
-    {"databases_of_other_programs_are_refused", databases_of_other_programs_are_refused},
-    {"foreign_rows_are_not_served", foreign_rows_are_not_served},
-    {"a_truncated_batch_is_dropped_whole", a_truncated_batch_is_dropped_whole},
-    {"a_damaged_log_is_an_error", a_damaged_log_is_an_error},
-    {"a_damaged_table_file_is_an_error", a_damaged_table_file_is_an_error},
-    {"a_database_has_the_documented_format", a_database_has_the_documented_format},
-    {"tables_may_be_larger_than_the_buffers", tables_may_be_larger_than_the_buffers},
+    {TEST(rows_persist_after_the_store_is_closed)},
+    {TEST(rows_are_in_the_order_of_their_keys)},
+    {TEST(rows_of_another_size_are_refused)},
+    {TEST(a_database_has_one_owner_and_a_valid_path)},
+    {TEST(databases_of_other_programs_are_refused)},
+    {TEST(foreign_rows_are_not_served)},
+    {TEST(a_truncated_batch_is_dropped_whole)},
+    {TEST(a_damaged_log_is_an_error)},
+    {TEST(a_damaged_table_file_is_an_error)},
+    {TEST(a_database_has_the_documented_format)},
+    {TEST(tables_may_be_larger_than_the_buffers)},
     {NULL, NULL},
 };

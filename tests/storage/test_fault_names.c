@@ -226,12 +226,8 @@ static void unknown_tables_have_numbers(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"faults_name_their_table", faults_name_their_table},
-    {"several_storages_give_several_names", several_storages_give_several_names},
-    {"polls_forget_destroyed_storages", polls_forget_destroyed_storages},
-    {"faults_outlive_their_storage", faults_outlive_their_storage},
-    {"faults_of_graphs_name_their_table", faults_of_graphs_name_their_table},
-    {"polls_of_inline_streams_name_the_table", polls_of_inline_streams_name_the_table},
-    {"unknown_tables_have_numbers", unknown_tables_have_numbers},
-    {NULL, NULL},
+    {TEST(faults_name_their_table)},           {TEST(several_storages_give_several_names)},
+    {TEST(polls_forget_destroyed_storages)},   {TEST(faults_outlive_their_storage)},
+    {TEST(faults_of_graphs_name_their_table)}, {TEST(polls_of_inline_streams_name_the_table)},
+    {TEST(unknown_tables_have_numbers)},       {NULL, NULL},
 };

@@ -150,7 +150,7 @@ static void rows_are_added_alike(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"searches_find_what_single_finds_find", searches_find_what_single_finds_find},
-    {"rows_are_added_alike", rows_are_added_alike},
+    {TEST(searches_find_what_single_finds_find)},
+    {TEST(rows_are_added_alike)},
     {NULL, NULL},
 };

@@ -162,6 +162,6 @@ static void calls_give_the_same_results_at_every_width(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"calls_give_the_same_results_at_every_width", calls_give_the_same_results_at_every_width},
+    {TEST(calls_give_the_same_results_at_every_width)},
     {NULL, NULL},
 };

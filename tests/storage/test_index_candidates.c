@@ -262,14 +262,13 @@ static void creation_marks_all_slots_as_free(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"candidates_are_distinct", candidates_are_distinct},
-    {"candidates_of_large_tables_are_distinct", candidates_of_large_tables_are_distinct},
-    {"candidates_of_tables_with_regions_are_near", candidates_of_tables_with_regions_are_near},
-    {"most_keys_are_in_their_first_bucket", most_keys_are_in_their_first_bucket},
-    {"tables_with_regions_hold_as_many_keys_as_their_capacity",
-     tables_with_regions_hold_as_many_keys_as_their_capacity},
-    {"keys_placed_at_once_find_slots_early", keys_placed_at_once_find_slots_early},
-    {"markers_may_not_be_stored", markers_may_not_be_stored},
-    {"creation_marks_all_slots_as_free", creation_marks_all_slots_as_free},
+    {TEST(candidates_are_distinct)},
+    {TEST(candidates_of_large_tables_are_distinct)},
+    {TEST(candidates_of_tables_with_regions_are_near)},
+    {TEST(most_keys_are_in_their_first_bucket)},
+    {TEST(tables_with_regions_hold_as_many_keys_as_their_capacity)},
+    {TEST(keys_placed_at_once_find_slots_early)},
+    {TEST(markers_may_not_be_stored)},
+    {TEST(creation_marks_all_slots_as_free)},
     {NULL, NULL},
 };

@@ -264,7 +264,7 @@ static void both_backends_keep_the_same_keys(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"random_operations_equal_the_model", random_operations_equal_the_model},
-    {"both_backends_keep_the_same_keys", both_backends_keep_the_same_keys},
+    {TEST(random_operations_equal_the_model)},
+    {TEST(both_backends_keep_the_same_keys)},
     {NULL, NULL},
 };

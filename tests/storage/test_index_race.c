@@ -202,9 +202,9 @@ static void threads_evict(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"threads_insert_and_find", threads_insert_and_find},
-    {"threads_fill_the_last_slots", threads_fill_the_last_slots},
-    {"threads_erase_beside_finds", threads_erase_beside_finds},
-    {"threads_evict", threads_evict},
+    {TEST(threads_insert_and_find)},
+    {TEST(threads_fill_the_last_slots)},
+    {TEST(threads_erase_beside_finds)},
+    {TEST(threads_evict)},
     {NULL, NULL},
 };

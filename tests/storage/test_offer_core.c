@@ -366,12 +366,8 @@ static void a_search_that_is_cut_changes_nothing(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"refused_keys_get_slots_at_every_width", refused_keys_get_slots_at_every_width},
-    {"tiles_insert_keys_at_the_same_time", tiles_insert_keys_at_the_same_time},
-    {"a_move_that_fails_frees_the_slot", a_move_that_fails_frees_the_slot},
-    {"tiers_are_searched_apart", tiers_are_searched_apart},
-    {"keys_without_a_slot_stay_refused", keys_without_a_slot_stay_refused},
-    {"held_rows_do_not_move", held_rows_do_not_move},
-    {"a_search_that_is_cut_changes_nothing", a_search_that_is_cut_changes_nothing},
-    {NULL, NULL},
+    {TEST(refused_keys_get_slots_at_every_width)}, {TEST(tiles_insert_keys_at_the_same_time)},
+    {TEST(a_move_that_fails_frees_the_slot)},      {TEST(tiers_are_searched_apart)},
+    {TEST(keys_without_a_slot_stay_refused)},      {TEST(held_rows_do_not_move)},
+    {TEST(a_search_that_is_cut_changes_nothing)},  {NULL, NULL},
 };

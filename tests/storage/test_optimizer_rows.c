@@ -352,16 +352,13 @@ static void bad_calls_are_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"other_optimizers_on_the_callers_rows_equal_the_storage",
-     other_optimizers_on_the_callers_rows_equal_the_storage},
-    {"sgd_on_the_callers_rows_equals_the_storage", sgd_on_the_callers_rows_equals_the_storage},
-    {"adam_on_the_callers_rows_equals_the_storage", adam_on_the_callers_rows_equals_the_storage},
-    {"adagrad_on_the_callers_rows_equals_the_storage",
-     adagrad_on_the_callers_rows_equals_the_storage},
-    {"rowwise_adagrad_on_the_callers_rows_equals_the_storage",
-     rowwise_adagrad_on_the_callers_rows_equals_the_storage},
-    {"recorded_steps_advance_the_clock", recorded_steps_advance_the_clock},
-    {"only_n_rows_are_written", only_n_rows_are_written},
-    {"bad_calls_are_refused", bad_calls_are_refused},
+    {TEST(other_optimizers_on_the_callers_rows_equal_the_storage)},
+    {TEST(sgd_on_the_callers_rows_equals_the_storage)},
+    {TEST(adam_on_the_callers_rows_equals_the_storage)},
+    {TEST(adagrad_on_the_callers_rows_equals_the_storage)},
+    {TEST(rowwise_adagrad_on_the_callers_rows_equals_the_storage)},
+    {TEST(recorded_steps_advance_the_clock)},
+    {TEST(only_n_rows_are_written)},
+    {TEST(bad_calls_are_refused)},
     {NULL, NULL},
 };

@@ -175,7 +175,7 @@ static void rows_in_registers_get_the_same_bytes(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"rows_in_registers_get_the_same_bytes", rows_in_registers_get_the_same_bytes},
-    {"every_width_gives_the_same_bytes", every_width_gives_the_same_bytes},
+    {TEST(rows_in_registers_get_the_same_bytes)},
+    {TEST(every_width_gives_the_same_bytes)},
     {NULL, NULL},
 };

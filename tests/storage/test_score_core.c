@@ -217,8 +217,8 @@ static void times_always_increase(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"counts_are_exact_at_every_width", counts_are_exact_at_every_width},
-    {"admission_draws_are_the_same_at_every_width", admission_draws_are_the_same_at_every_width},
-    {"times_always_increase", times_always_increase},
+    {TEST(counts_are_exact_at_every_width)},
+    {TEST(admission_draws_are_the_same_at_every_width)},
+    {TEST(times_always_increase)},
     {NULL, NULL},
 };

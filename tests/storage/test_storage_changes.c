@@ -536,16 +536,13 @@ static void a_filter_chooses_rows(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_filter_chooses_rows", a_filter_chooses_rows},
-    {"replicas_of_several_consumers_are_the_storage",
-     replicas_of_several_consumers_are_the_storage},
-    {"an_overflow_of_the_log_is_counted_and_recovered_from",
-     an_overflow_of_the_log_is_counted_and_recovered_from},
-    {"only_rows_that_were_changed_are_returned", only_rows_that_were_changed_are_returned},
-    {"changes_are_recorded_and_launched_again", changes_are_recorded_and_launched_again},
-    {"a_position_of_another_storage_has_lost_everything",
-     a_position_of_another_storage_has_lost_everything},
-    {"wrong_arguments_are_named", wrong_arguments_are_named},
-    {"an_external_store_is_refused", an_external_store_is_refused},
+    {TEST(a_filter_chooses_rows)},
+    {TEST(replicas_of_several_consumers_are_the_storage)},
+    {TEST(an_overflow_of_the_log_is_counted_and_recovered_from)},
+    {TEST(only_rows_that_were_changed_are_returned)},
+    {TEST(changes_are_recorded_and_launched_again)},
+    {TEST(a_position_of_another_storage_has_lost_everything)},
+    {TEST(wrong_arguments_are_named)},
+    {TEST(an_external_store_is_refused)},
     {NULL, NULL},
 };

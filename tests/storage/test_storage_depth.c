@@ -90,6 +90,6 @@ static void every_depth_and_run_gives_the_same_bytes(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"every_depth_and_run_gives_the_same_bytes", every_depth_and_run_gives_the_same_bytes},
+    {TEST(every_depth_and_run_gives_the_same_bytes)},
     {NULL, NULL},
 };

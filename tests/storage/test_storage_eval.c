@@ -292,14 +292,13 @@ static void lower_tier_rows_are_counted_and_deferred(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"eval_changes_nothing", eval_changes_nothing},
-    {"eval_inside_of_a_step_leaves_the_ticket_unchanged",
-     eval_inside_of_a_step_leaves_the_ticket_unchanged},
-    {"eval_of_an_empty_storage_reads_missing_rows", eval_of_an_empty_storage_reads_missing_rows},
-    {"eval_out_of_range_is_a_fault", eval_out_of_range_is_a_fault},
-    {"eval_allocates_once", eval_allocates_once},
-    {"eval_runs_beside_training", eval_runs_beside_training},
-    {"a_key_evicted_meanwhile_reads_as_missing", a_key_evicted_meanwhile_reads_as_missing},
-    {"lower_tier_rows_are_counted_and_deferred", lower_tier_rows_are_counted_and_deferred},
+    {TEST(eval_changes_nothing)},
+    {TEST(eval_inside_of_a_step_leaves_the_ticket_unchanged)},
+    {TEST(eval_of_an_empty_storage_reads_missing_rows)},
+    {TEST(eval_out_of_range_is_a_fault)},
+    {TEST(eval_allocates_once)},
+    {TEST(eval_runs_beside_training)},
+    {TEST(a_key_evicted_meanwhile_reads_as_missing)},
+    {TEST(lower_tier_rows_are_counted_and_deferred)},
     {NULL, NULL},
 };

@@ -264,12 +264,12 @@ static void bad_arguments_are_named(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"keys_unseen_for_some_steps_leave", keys_unseen_for_some_steps_leave},
-    {"keys_unseen_for_some_time_leave", keys_unseen_for_some_time_leave},
-    {"keys_of_low_scores_or_short_rows_leave", keys_of_low_scores_or_short_rows_leave},
-    {"calls_are_bounded_and_go_on", calls_are_bounded_and_go_on},
-    {"keys_of_a_table_that_has_grown_leave", keys_of_a_table_that_has_grown_leave},
-    {"expired_keys_are_logged", expired_keys_are_logged},
-    {"bad_arguments_are_named", bad_arguments_are_named},
+    {TEST(keys_unseen_for_some_steps_leave)},
+    {TEST(keys_unseen_for_some_time_leave)},
+    {TEST(keys_of_low_scores_or_short_rows_leave)},
+    {TEST(calls_are_bounded_and_go_on)},
+    {TEST(keys_of_a_table_that_has_grown_leave)},
+    {TEST(expired_keys_are_logged)},
+    {TEST(bad_arguments_are_named)},
     {NULL, NULL},
 };

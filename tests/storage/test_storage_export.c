@@ -429,14 +429,14 @@ static void documented_errors(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"whole_tables_are_exported_to_device_memory", whole_tables_are_exported_to_device_memory},
-    {"whole_tables_are_exported_to_pinned_memory", whole_tables_are_exported_to_pinned_memory},
-    {"keys_are_in_the_order_of_slots", keys_are_in_the_order_of_slots},
-    {"only_keys_from_a_minimum_score_are_exported", only_keys_from_a_minimum_score_are_exported},
-    {"static_tables_have_score_0", static_tables_have_score_0},
-    {"windows_may_end_or_begin_after_the_last_slot", windows_may_end_or_begin_after_the_last_slot},
-    {"keys_that_stay_are_exported_once", keys_that_stay_are_exported_once},
-    {"an_export_is_recorded_and_launched_again", an_export_is_recorded_and_launched_again},
-    {"documented_errors", documented_errors},
+    {TEST(whole_tables_are_exported_to_device_memory)},
+    {TEST(whole_tables_are_exported_to_pinned_memory)},
+    {TEST(keys_are_in_the_order_of_slots)},
+    {TEST(only_keys_from_a_minimum_score_are_exported)},
+    {TEST(static_tables_have_score_0)},
+    {TEST(windows_may_end_or_begin_after_the_last_slot)},
+    {TEST(keys_that_stay_are_exported_once)},
+    {TEST(an_export_is_recorded_and_launched_again)},
+    {TEST(documented_errors)},
     {NULL, NULL},
 };

@@ -326,18 +326,15 @@ static void a_full_table_refuses_keys_without_memory_to_grow(hotbed_backend back
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"create_without_memory_is_an_error", create_without_memory_is_an_error},
-    {"create_says_which_table_is_too_large", create_says_which_table_is_too_large},
-    {"ticket_create_without_memory_is_an_error", ticket_create_without_memory_is_an_error},
-    {"failed_tickets_do_not_count_against_the_limit",
-     failed_tickets_do_not_count_against_the_limit},
-    {"eval_without_memory_is_an_error", eval_without_memory_is_an_error},
-    {"reading_back_without_memory_is_an_error", reading_back_without_memory_is_an_error},
-    {"an_export_has_all_keys_that_were_there_before",
-     an_export_has_all_keys_that_were_there_before},
-    {"clear_without_memory_is_an_error", clear_without_memory_is_an_error},
-    {"a_step_allocates_nothing", a_step_allocates_nothing},
-    {"a_full_table_refuses_keys_without_memory_to_grow",
-     a_full_table_refuses_keys_without_memory_to_grow},
+    {TEST(create_without_memory_is_an_error)},
+    {TEST(create_says_which_table_is_too_large)},
+    {TEST(ticket_create_without_memory_is_an_error)},
+    {TEST(failed_tickets_do_not_count_against_the_limit)},
+    {TEST(eval_without_memory_is_an_error)},
+    {TEST(reading_back_without_memory_is_an_error)},
+    {TEST(an_export_has_all_keys_that_were_there_before)},
+    {TEST(clear_without_memory_is_an_error)},
+    {TEST(a_step_allocates_nothing)},
+    {TEST(a_full_table_refuses_keys_without_memory_to_grow)},
     {NULL, NULL},
 };

@@ -518,17 +518,16 @@ static void launches_and_eager_calls_may_alternate(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_step_is_launched_1000_times", a_step_is_launched_1000_times},
-    {"sequences_and_means_can_be_recorded", sequences_and_means_can_be_recorded},
-    {"a_graph_may_use_two_tickets", a_graph_may_use_two_tickets},
-    {"eval_can_be_recorded", eval_can_be_recorded},
-    {"waiting_calls_are_refused_while_recording", waiting_calls_are_refused_while_recording},
-    {"eager_steps_neither_wait_nor_allocate", eager_steps_neither_wait_nor_allocate},
-    {"admission_and_counts_are_recorded", admission_and_counts_are_recorded},
-    {"a_launched_prefetch_pins_rows", a_launched_prefetch_pins_rows},
-    {"forwards_may_be_launched_without_backwards", forwards_may_be_launched_without_backwards},
-    {"a_ticket_may_be_destroyed_between_forward_and_backward",
-     a_ticket_may_be_destroyed_between_forward_and_backward},
-    {"launches_and_eager_calls_may_alternate", launches_and_eager_calls_may_alternate},
+    {TEST(a_step_is_launched_1000_times)},
+    {TEST(sequences_and_means_can_be_recorded)},
+    {TEST(a_graph_may_use_two_tickets)},
+    {TEST(eval_can_be_recorded)},
+    {TEST(waiting_calls_are_refused_while_recording)},
+    {TEST(eager_steps_neither_wait_nor_allocate)},
+    {TEST(admission_and_counts_are_recorded)},
+    {TEST(a_launched_prefetch_pins_rows)},
+    {TEST(forwards_may_be_launched_without_backwards)},
+    {TEST(a_ticket_may_be_destroyed_between_forward_and_backward)},
+    {TEST(launches_and_eager_calls_may_alternate)},
     {NULL, NULL},
 };

@@ -57,9 +57,9 @@ static void prefetch_fills_every_table(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"small_tables_hold_their_capacity", small_tables_hold_their_capacity},
-    {"tables_of_many_sizes_hold_their_capacity", tables_of_many_sizes_hold_their_capacity},
-    {"structured_keys_fill_a_table", structured_keys_fill_a_table},
-    {"prefetch_fills_every_table", prefetch_fills_every_table},
+    {TEST(small_tables_hold_their_capacity)},
+    {TEST(tables_of_many_sizes_hold_their_capacity)},
+    {TEST(structured_keys_fill_a_table)},
+    {TEST(prefetch_fills_every_table)},
     {NULL, NULL},
 };

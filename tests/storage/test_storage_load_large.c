@@ -7,6 +7,6 @@ static void a_large_table_holds_its_capacity(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_large_table_holds_its_capacity", a_large_table_holds_its_capacity},
+    {TEST(a_large_table_holds_its_capacity)},
     {NULL, NULL},
 };

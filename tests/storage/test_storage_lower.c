@@ -416,14 +416,13 @@ static void no_index_counts_against_the_budget(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"results_do_not_depend_on_the_memory_of_the_index",
-     results_do_not_depend_on_the_memory_of_the_index},
-    {"a_full_lower_tier_evicts", a_full_lower_tier_evicts},
-    {"allocated_memory_is_as_reported", allocated_memory_is_as_reported},
-    {"no_memory_is_an_error", no_memory_is_an_error},
-    {"a_growth_uses_the_memory_of_the_index", a_growth_uses_the_memory_of_the_index},
-    {"rows_are_explained", rows_are_explained},
-    {"both_indexes_are_explained", both_indexes_are_explained},
-    {"no_index_counts_against_the_budget", no_index_counts_against_the_budget},
+    {TEST(results_do_not_depend_on_the_memory_of_the_index)},
+    {TEST(a_full_lower_tier_evicts)},
+    {TEST(allocated_memory_is_as_reported)},
+    {TEST(no_memory_is_an_error)},
+    {TEST(a_growth_uses_the_memory_of_the_index)},
+    {TEST(rows_are_explained)},
+    {TEST(both_indexes_are_explained)},
+    {TEST(no_index_counts_against_the_budget)},
     {NULL, NULL},
 };

@@ -204,9 +204,9 @@ static void unknown_policies_are_errors(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"rows_of_bad_gradients_stay_and_others_train", rows_of_bad_gradients_stay_and_others_train},
-    {"a_bad_gradient_may_be_a_fault", a_bad_gradient_may_be_a_fault},
-    {"clamped_gradients_are_finite", clamped_gradients_are_finite},
-    {"unknown_policies_are_errors", unknown_policies_are_errors},
+    {TEST(rows_of_bad_gradients_stay_and_others_train)},
+    {TEST(a_bad_gradient_may_be_a_fault)},
+    {TEST(clamped_gradients_are_finite)},
+    {TEST(unknown_policies_are_errors)},
     {NULL, NULL},
 };

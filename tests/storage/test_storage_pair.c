@@ -409,13 +409,12 @@ static void static_tables_refuse_counts_and_times(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"the_lowest_count_then_the_oldest_time_is_evicted",
-     the_lowest_count_then_the_oldest_time_is_evicted},
-    {"keys_on_probation_are_evicted_first", keys_on_probation_are_evicted_first},
-    {"counts_and_times_survive_export_and_set", counts_and_times_survive_export_and_set},
-    {"counts_and_times_can_be_set_alone", counts_and_times_can_be_set_alone},
-    {"launches_update_counts_and_times", launches_update_counts_and_times},
-    {"other_tables_have_no_times", other_tables_have_no_times},
-    {"static_tables_refuse_counts_and_times", static_tables_refuse_counts_and_times},
+    {TEST(the_lowest_count_then_the_oldest_time_is_evicted)},
+    {TEST(keys_on_probation_are_evicted_first)},
+    {TEST(counts_and_times_survive_export_and_set)},
+    {TEST(counts_and_times_can_be_set_alone)},
+    {TEST(launches_update_counts_and_times)},
+    {TEST(other_tables_have_no_times)},
+    {TEST(static_tables_refuse_counts_and_times)},
     {NULL, NULL},
 };

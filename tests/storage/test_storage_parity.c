@@ -173,13 +173,10 @@ static void adagrad_gives_the_same_bytes_on_both_backends(hotbed_backend backend
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"the_other_optimizers_give_the_same_bytes_on_both_backends",
-     the_other_optimizers_give_the_same_bytes_on_both_backends},
-    {"tables_with_own_parameters_give_the_same_bytes_on_both_backends",
-     tables_with_own_parameters_give_the_same_bytes_on_both_backends},
-    {"sgd_gives_the_same_bytes_on_both_backends", sgd_gives_the_same_bytes_on_both_backends},
-    {"adam_gives_the_same_bytes_on_both_backends", adam_gives_the_same_bytes_on_both_backends},
-    {"adagrad_gives_the_same_bytes_on_both_backends",
-     adagrad_gives_the_same_bytes_on_both_backends},
+    {TEST(the_other_optimizers_give_the_same_bytes_on_both_backends)},
+    {TEST(tables_with_own_parameters_give_the_same_bytes_on_both_backends)},
+    {TEST(sgd_gives_the_same_bytes_on_both_backends)},
+    {TEST(adam_gives_the_same_bytes_on_both_backends)},
+    {TEST(adagrad_gives_the_same_bytes_on_both_backends)},
     {NULL, NULL},
 };

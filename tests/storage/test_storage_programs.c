@@ -151,7 +151,7 @@ static void random_programs_equal_the_model(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"failing_programs_are_minimised", failing_programs_are_minimised},
-    {"random_programs_equal_the_model", random_programs_equal_the_model},
+    {TEST(failing_programs_are_minimised)},
+    {TEST(random_programs_equal_the_model)},
     {NULL, NULL},
 };

@@ -576,17 +576,14 @@ static void rows_set_beside_evictions_stay_whole(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"one_thread_may_use_two_streams", one_thread_may_use_two_streams},
-    {"eviction_runs_beside_a_forward", eviction_runs_beside_a_forward},
-    {"two_threads_may_use_two_streams", two_threads_may_use_two_streams},
-    {"threads_may_use_storages_of_their_own", threads_may_use_storages_of_their_own},
-    {"eval_runs_beside_prefetch_and_forward", eval_runs_beside_prefetch_and_forward},
-    {"concurrent_inserts_into_few_slots_place_every_key",
-     concurrent_inserts_into_few_slots_place_every_key},
-    {"rows_set_beside_evictions_stay_whole", rows_set_beside_evictions_stay_whole},
-    {"evals_beside_training_read_rows_of_their_keys",
-     evals_beside_training_read_rows_of_their_keys},
-    {"a_row_is_promoted_after_its_update_in_the_lower_tier",
-     a_row_is_promoted_after_its_update_in_the_lower_tier},
+    {TEST(one_thread_may_use_two_streams)},
+    {TEST(eviction_runs_beside_a_forward)},
+    {TEST(two_threads_may_use_two_streams)},
+    {TEST(threads_may_use_storages_of_their_own)},
+    {TEST(eval_runs_beside_prefetch_and_forward)},
+    {TEST(concurrent_inserts_into_few_slots_place_every_key)},
+    {TEST(rows_set_beside_evictions_stay_whole)},
+    {TEST(evals_beside_training_read_rows_of_their_keys)},
+    {TEST(a_row_is_promoted_after_its_update_in_the_lower_tier)},
     {NULL, NULL},
 };

@@ -167,9 +167,9 @@ static void an_unknown_rounding_is_refused(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"steps_add_up_or_are_counted", steps_add_up_or_are_counted},
-    {"words_differ_between_rows_elements_and_steps", words_differ_between_rows_elements_and_steps},
-    {"runs_give_the_same_bytes", runs_give_the_same_bytes},
-    {"an_unknown_rounding_is_refused", an_unknown_rounding_is_refused},
+    {TEST(steps_add_up_or_are_counted)},
+    {TEST(words_differ_between_rows_elements_and_steps)},
+    {TEST(runs_give_the_same_bytes)},
+    {TEST(an_unknown_rounding_is_refused)},
     {NULL, NULL},
 };

@@ -347,12 +347,12 @@ static void rows_are_converted(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_step_gives_neighbours_of_the_exact_result", a_step_gives_neighbours_of_the_exact_result},
-    {"rows_are_rounded_to_nearest_when_made", rows_are_rounded_to_nearest_when_made},
-    {"modes_give_the_same_bytes", modes_give_the_same_bytes},
-    {"elements_without_a_gradient_do_not_drift", elements_without_a_gradient_do_not_drift},
-    {"runs_give_the_same_bytes", runs_give_the_same_bytes},
-    {"rows_are_converted", rows_are_converted},
-    {"rows_that_are_not_finite_read_as_nan", rows_that_are_not_finite_read_as_nan},
+    {TEST(a_step_gives_neighbours_of_the_exact_result)},
+    {TEST(rows_are_rounded_to_nearest_when_made)},
+    {TEST(modes_give_the_same_bytes)},
+    {TEST(elements_without_a_gradient_do_not_drift)},
+    {TEST(runs_give_the_same_bytes)},
+    {TEST(rows_are_converted)},
+    {TEST(rows_that_are_not_finite_read_as_nan)},
     {NULL, NULL},
 };

@@ -406,17 +406,15 @@ static void meter_create_without_memory_is_an_error(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"a_reading_equals_the_counts_of_the_model", a_reading_equals_the_counts_of_the_model},
-    {"every_count_is_read", every_count_is_read},
-    {"requests_can_be_recorded", requests_can_be_recorded},
-    {"requests_run_beside_prefetches", requests_run_beside_prefetches},
-    {"requests_and_readings_neither_wait_nor_allocate",
-     requests_and_readings_neither_wait_nor_allocate},
-    {"concurrent_readings_are_of_one_request", concurrent_readings_are_of_one_request},
-    {"histograms_count_the_slots", histograms_count_the_slots},
-    {"documented_errors", documented_errors},
-    {"a_histogram_does_not_grow_a_recorded_workspace",
-     a_histogram_does_not_grow_a_recorded_workspace},
-    {"meter_create_without_memory_is_an_error", meter_create_without_memory_is_an_error},
+    {TEST(a_reading_equals_the_counts_of_the_model)},
+    {TEST(every_count_is_read)},
+    {TEST(requests_can_be_recorded)},
+    {TEST(requests_run_beside_prefetches)},
+    {TEST(requests_and_readings_neither_wait_nor_allocate)},
+    {TEST(concurrent_readings_are_of_one_request)},
+    {TEST(histograms_count_the_slots)},
+    {TEST(documented_errors)},
+    {TEST(a_histogram_does_not_grow_a_recorded_workspace)},
+    {TEST(meter_create_without_memory_is_an_error)},
     {NULL, NULL},
 };

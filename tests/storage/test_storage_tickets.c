@@ -349,16 +349,14 @@ static void prefetch_may_run_on_a_stream_of_its_own(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"random_calls_on_1_to_3_tickets_equal_the_model",
-     random_calls_on_1_to_3_tickets_equal_the_model},
-    {"random_calls_on_4_to_8_tickets_equal_the_model",
-     random_calls_on_4_to_8_tickets_equal_the_model},
-    {"prefetching_ahead_does_not_change_the_rows", prefetching_ahead_does_not_change_the_rows},
-    {"pins_are_counted_per_ticket", pins_are_counted_per_ticket},
-    {"ten_thousand_forwards_leak_nothing", ten_thousand_forwards_leak_nothing},
-    {"a_256th_ticket_is_refused", a_256th_ticket_is_refused},
-    {"a_row_can_be_pinned_by_all_tickets", a_row_can_be_pinned_by_all_tickets},
-    {"a_kept_batch_can_be_retaken", a_kept_batch_can_be_retaken},
-    {"prefetch_may_run_on_a_stream_of_its_own", prefetch_may_run_on_a_stream_of_its_own},
+    {TEST(random_calls_on_1_to_3_tickets_equal_the_model)},
+    {TEST(random_calls_on_4_to_8_tickets_equal_the_model)},
+    {TEST(prefetching_ahead_does_not_change_the_rows)},
+    {TEST(pins_are_counted_per_ticket)},
+    {TEST(ten_thousand_forwards_leak_nothing)},
+    {TEST(a_256th_ticket_is_refused)},
+    {TEST(a_row_can_be_pinned_by_all_tickets)},
+    {TEST(a_kept_batch_can_be_retaken)},
+    {TEST(prefetch_may_run_on_a_stream_of_its_own)},
     {NULL, NULL},
 };

@@ -239,13 +239,12 @@ static void keys_in_the_order_of_their_hashes_have_places_apart(hotbed_backend b
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"keys_in_the_order_of_their_hashes_have_places_apart",
-     keys_in_the_order_of_their_hashes_have_places_apart},
-    {"small_batches_are_deduplicated", small_batches_are_deduplicated},
-    {"equal_keys_of_two_tables_are_two_rows", equal_keys_of_two_tables_are_two_rows},
-    {"tables_without_keys_have_no_distinct_keys", tables_without_keys_have_no_distinct_keys},
-    {"patterned_keys_are_deduplicated", patterned_keys_are_deduplicated},
-    {"large_batches_are_deduplicated", large_batches_are_deduplicated},
-    {"keys_of_static_tables_are_ordered_by_row", keys_of_static_tables_are_ordered_by_row},
+    {TEST(keys_in_the_order_of_their_hashes_have_places_apart)},
+    {TEST(small_batches_are_deduplicated)},
+    {TEST(equal_keys_of_two_tables_are_two_rows)},
+    {TEST(tables_without_keys_have_no_distinct_keys)},
+    {TEST(patterned_keys_are_deduplicated)},
+    {TEST(large_batches_are_deduplicated)},
+    {TEST(keys_of_static_tables_are_ordered_by_row)},
     {NULL, NULL},
 };

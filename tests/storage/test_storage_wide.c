@@ -157,7 +157,6 @@ static void rows_beyond_2_to_the_31_elements_are_addressed(hotbed_backend backen
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"rows_beyond_2_to_the_31_elements_are_addressed",
-     rows_beyond_2_to_the_31_elements_are_addressed},
+    {TEST(rows_beyond_2_to_the_31_elements_are_addressed)},
     {NULL, NULL},
 };

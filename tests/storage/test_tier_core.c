@@ -426,8 +426,8 @@ static void a_key_is_found_behind_a_claimed_slot(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"prefetches_are_the_same_at_every_width", prefetches_are_the_same_at_every_width},
-    {"full_lower_tiers_refuse_at_every_width", full_lower_tiers_refuse_at_every_width},
-    {"a_key_is_found_behind_a_claimed_slot", a_key_is_found_behind_a_claimed_slot},
+    {TEST(prefetches_are_the_same_at_every_width)},
+    {TEST(full_lower_tiers_refuse_at_every_width)},
+    {TEST(a_key_is_found_behind_a_claimed_slot)},
     {NULL, NULL},
 };

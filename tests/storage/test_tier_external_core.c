@@ -630,9 +630,9 @@ static void flushes_are_the_same_at_every_width(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"prefetches_are_the_same_at_every_width", prefetches_are_the_same_at_every_width},
-    {"evaluations_are_the_same_at_every_width", evaluations_are_the_same_at_every_width},
-    {"calls_on_rows_are_the_same_at_every_width", calls_on_rows_are_the_same_at_every_width},
-    {"flushes_are_the_same_at_every_width", flushes_are_the_same_at_every_width},
+    {TEST(prefetches_are_the_same_at_every_width)},
+    {TEST(evaluations_are_the_same_at_every_width)},
+    {TEST(calls_on_rows_are_the_same_at_every_width)},
+    {TEST(flushes_are_the_same_at_every_width)},
     {NULL, NULL},
 };

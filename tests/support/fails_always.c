@@ -34,8 +34,6 @@ static void status_fails(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"check_fails", check_fails},   {"eq_fails", eq_fails},
-    {"near_fails", near_fails},     {"string_fails", string_fails},
-    {"bytes_fails", bytes_fails},   {"ok_fails", ok_fails},
-    {"status_fails", status_fails}, {NULL, NULL},
+    {TEST(check_fails)}, {TEST(eq_fails)}, {TEST(near_fails)},   {TEST(string_fails)},
+    {TEST(bytes_fails)}, {TEST(ok_fails)}, {TEST(status_fails)}, {NULL, NULL},
 };

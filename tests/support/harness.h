@@ -29,6 +29,7 @@ typedef struct hotbed_test {
     const char *name; /* a sentence: a_full_table_refuses_new_keys */
     void (*run)(hotbed_backend backend);
 } hotbed_test;
+#define TEST(name) #name, name
 
 /* Defined by the test program; ends with {NULL, NULL}. */
 extern const hotbed_test hotbed_tests[];

@@ -128,11 +128,10 @@ static void tiles_switch_at_each_access(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"tile_calls_give_the_results_of_a_gpu_at_every_width",
-     tile_calls_give_the_results_of_a_gpu_at_every_width},
-    {"floats_are_shuffled_by_their_bits", floats_are_shuffled_by_their_bits},
-    {"lanes_take_turns_in_both_orders", lanes_take_turns_in_both_orders},
-    {"lanes_at_different_calls_are_reported", lanes_at_different_calls_are_reported},
-    {"tiles_switch_at_each_access", tiles_switch_at_each_access},
+    {TEST(tile_calls_give_the_results_of_a_gpu_at_every_width)},
+    {TEST(floats_are_shuffled_by_their_bits)},
+    {TEST(lanes_take_turns_in_both_orders)},
+    {TEST(lanes_at_different_calls_are_reported)},
+    {TEST(tiles_switch_at_each_access)},
     {NULL, NULL},
 };

@@ -90,8 +90,8 @@ static void allocations_of_the_library_fail(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"each_allocation_function_can_fail", each_allocation_function_can_fail},
-    {"only_the_nth_fails", only_the_nth_fails},
-    {"allocations_of_the_library_fail", allocations_of_the_library_fail},
+    {TEST(each_allocation_function_can_fail)},
+    {TEST(only_the_nth_fails)},
+    {TEST(allocations_of_the_library_fail)},
     {NULL, NULL},
 };

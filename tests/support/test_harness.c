@@ -62,12 +62,11 @@ static void a_skipped_test_is_not_a_failure(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {"checks_of_true_statements_pass", checks_of_true_statements_pass},
-    {"statuses_are_compared", statuses_are_compared},
-    {"random_numbers_are_in_their_range", random_numbers_are_in_their_range},
-    {"random_numbers_depend_on_the_name_of_the_test",
-     random_numbers_depend_on_the_name_of_the_test},
-    {"directories_are_new_and_empty", directories_are_new_and_empty},
-    {"a_skipped_test_is_not_a_failure", a_skipped_test_is_not_a_failure},
+    {TEST(checks_of_true_statements_pass)},
+    {TEST(statuses_are_compared)},
+    {TEST(random_numbers_are_in_their_range)},
+    {TEST(random_numbers_depend_on_the_name_of_the_test)},
+    {TEST(directories_are_new_and_empty)},
+    {TEST(a_skipped_test_is_not_a_failure)},
     {NULL, NULL},
 };

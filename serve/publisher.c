@@ -534,7 +534,7 @@ static hotbed_status join(hotbed_publisher *p, hotbed_status status) {
             return hotbed_fail_rank(
                 HOTBED_ERR_STATE, r,
                 "publisher_create: rank %" PRIu32
-                " has other tables, encodings, routes or base_every than rank 0",
+                " has other tables, encodings, states, routes or base_every than rank 0",
                 r);
     p->head.number = report_of(p, 0)->number;
     p->head.run = report_of(p, 0)->run;

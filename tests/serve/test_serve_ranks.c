@@ -90,11 +90,13 @@ static void *ranked_body(void *argument) {
     }
     hotbed_storage_options_init(&options);
     options.num_tables = 2, options.tables = tables;
+    options.optimizer.kind = HOTBED_OPT_ADAM;
     CHECK_OK(hotbed_storage_create(&options, stream, &storage));
     publish_options = (hotbed_publish_options){.size = sizeof publish_options};
     publish_options.comm = m->all->comms[m->rank];
     publish_options.routes = routes;
     publish_options.base_every = 3;
+    publish_options.states = m->all->kind;
     CHECK_OK(hotbed_publisher_create(
         m->all->directory, &storage, 1, &publish_options, stream, &publisher));
     for (uint64_t step = 1; step <= 5; step++) {

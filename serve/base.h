@@ -1,6 +1,5 @@
 /* serve/base.h - publish rows that are in no storage, such as a checkpoint's, as a base of a directory. */
-#ifndef HOTBED_SERVE_BASE_H
-#define HOTBED_SERVE_BASE_H
+#pragma once
 
 #include "hotbed/publish.h"
 
@@ -33,5 +32,3 @@ typedef hotbed_status (*hotbed_base_next)(
 hotbed_status hotbed_base_write(
     const char *directory, const hotbed_base_table *tables, uint32_t n, hotbed_encoding encoding,
     uint64_t step, hotbed_base_next next, void *context, uint64_t *number);
-
-#endif

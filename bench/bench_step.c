@@ -47,11 +47,12 @@ static bool create_table(bench_state *state, const bench_step_options *o, bench_
     t->init = hotbed_init_make(&initializer, "table", 1);
     t->dtype = o->dtype == 0 ? HOTBED_F32 : o->dtype;
     t->states = o->states;
+    t->state_dtype[0] = t->state_dtype[1] = HOTBED_F32;
     t->row_bytes = (hotbed_weights_bytes(t->dtype, o->dim) + 15U) / 16 * 16;
     for (uint32_t s = 0; s < o->states; s++) {
-        t->state_dim[s] = o->dim;
+        t->state_bytes[s] = o->dim * (uint32_t)sizeof(float);
         t->state_offset[s] = (uint32_t)t->row_bytes;
-        t->row_bytes += o->dim * sizeof(float);
+        t->row_bytes += t->state_bytes[s];
     }
     t->range.buckets = (uint32_t)((o->slots + HOTBED_BUCKET_SLOTS - 1) / HOTBED_BUCKET_SLOTS);
     uint32_t choices = o->evicts ? HOTBED_WALK_EVICT : HOTBED_WALK_MOST;

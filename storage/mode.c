@@ -156,8 +156,7 @@ static void explain_row(const hotbed_table *table, char *text, size_t capacity) 
         text + length, capacity - length,
         "; a row of %s: %zu bytes of %s, %zu of states, %llu in all", table->name,
         hotbed_dtype_row_bytes(table->dtype, view->dim), hotbed_dtype_name(table->dtype),
-        ((size_t)view->state_dim[0] + view->state_dim[1]) * sizeof(float),
-        (unsigned long long)view->row_bytes);
+        (size_t)view->state_bytes[0] + view->state_bytes[1], (unsigned long long)view->row_bytes);
 }
 
 hotbed_status hotbed_storage_explain(const hotbed_storage *storage, char *text, size_t capacity) {

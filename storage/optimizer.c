@@ -31,14 +31,20 @@ hotbed_status hotbed_optimizer_step(
 }
 
 /* Check the distance in bytes between rows of a part. Scales of int8 and fp8 rows are read in aligned words. */
-static hotbed_status check_row_bytes(const hotbed_row_update *u, uint32_t states) {
+static hotbed_status check_row_bytes(const hotbed_row_update *u, hotbed_optimizer_kind kind) {
+    const uint32_t states = hotbed_optimizer_states(kind);
     const bool scaled = hotbed_scale_span((uint32_t)u->dtype, u->dim) != 0;
     if (scaled && (uintptr_t)u->rows.weights % sizeof(float) != 0)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "weights", (double)((uintptr_t)u->rows.weights % sizeof(float)),
             "rows: weights of %s begin %u bytes after a multiple of 4", hotbed_dtype_name(u->dtype),
             (unsigned)((uintptr_t)u->rows.weights % sizeof(float)));
-    uint64_t unit = states > 0 || scaled ? sizeof(float) : hotbed_dtype_bytes(u->dtype);
+    uint64_t unit = scaled ? sizeof(float) : hotbed_dtype_bytes(u->dtype);
+    for (uint32_t s = 0; s < states; s++) {
+        const uint64_t bytes =
+            hotbed_dtype_bytes(hotbed_optimizer_state_dtype(kind, s, u->state_dtype));
+        unit = bytes > unit ? bytes : unit;
+    }
     uint64_t least = hotbed_dtype_row_bytes(u->dtype, u->dim);
     if (scaled && u->row_bytes == 0 && least % unit != 0)
         return hotbed_fail_value(
@@ -68,13 +74,18 @@ static hotbed_status check_update(const hotbed_row_update *u, hotbed_optimizer_k
                 HOTBED_ERR_ARGUMENT, "states", s, states,
                 "rows: states[%u] is set, but optimizer %s has %u states", s,
                 hotbed_optimizer_name(kind), states);
-    HOTBED_TRY(check_row_bytes(u, states));
+    HOTBED_TRY(hotbed_state_dtype_check(u->state_dtype));
+    HOTBED_TRY(check_row_bytes(u, kind));
     if (u->n == 0)
         return HOTBED_OK;
     if (u->rows.weights == NULL || u->gradients == NULL)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "n is %llu, but %s is NULL", (unsigned long long)u->n,
             u->rows.weights == NULL ? "rows.weights" : "gradients");
+    if (u->keys != NULL && u->name == NULL)
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "name",
+            "keys is set, but name is NULL; random rounding depends on a table's name");
     for (uint32_t s = 0; s < states; s++)
         if (u->rows.states[s] == NULL)
             return hotbed_fail_limit(
@@ -87,9 +98,13 @@ static hotbed_status check_update(const hotbed_row_update *u, hotbed_optimizer_k
 /* Distance in bytes between rows of a state. */
 static uint64_t state_bytes(
     const hotbed_optimizer *optimizer, const hotbed_row_update *u, uint32_t state) {
-    return u->row_bytes != 0
-               ? u->row_bytes
-               : hotbed_optimizer_state_dim(optimizer->kind, state, u->dim) * sizeof(float);
+    return u->row_bytes != 0 ? u->row_bytes
+                             : hotbed_state_bytes(optimizer->kind, state, u->state_dtype, u->dim);
+}
+
+static uint32_t state_dtype(
+    const hotbed_optimizer *optimizer, const hotbed_row_update *u, uint32_t state) {
+    return (uint32_t)hotbed_optimizer_state_dtype(optimizer->kind, state, u->state_dtype);
 }
 
 hotbed_status hotbed_optimizer_update_rows(
@@ -110,7 +125,12 @@ hotbed_status hotbed_optimizer_update_rows(
     hotbed_update_rows_args args = {
         .o = hotbed_optimizer_make(optimizer),
         .clock = clock,
-        .row = {.dim = u.dim, .dtype = (uint32_t)u.dtype},
+        .row =
+            {.dim = u.dim,
+             .dtype = (uint32_t)u.dtype,
+             .random = u.keys != NULL,
+             .state_dtype = {state_dtype(optimizer, &u, 0), state_dtype(optimizer, &u, 1)}},
+        .keys = u.keys,
         .weights = u.rows.weights,
         .states = {state0, state1},
         .weights_bytes = u.row_bytes == 0 ? dense : u.row_bytes,
@@ -118,5 +138,9 @@ hotbed_status hotbed_optimizer_update_rows(
         .gradients = u.gradients,
         .n = u.n,
     };
+    const hotbed_initializer none = {0};
+    if (u.keys != NULL)
+        args.row.init = hotbed_init_make(&none, u.name, u.seed);
+    args.o.narrow = u.keys != NULL || hotbed_table_has_narrow_states(&args.row);
     return kernels_of(stream)->update_rows(&args, stream);
 }

@@ -99,6 +99,8 @@ hotbed_status hotbed_storage_table(
         .index_bytes = bytes.upper + bytes.lower,
         .weights = t->view.rows,
         .state_offsets = {t->view.state_offset[0], t->view.state_offset[1]},
+        .state_dtypes =
+            {(hotbed_dtype)t->view.state_dtype[0], (hotbed_dtype)t->view.state_dtype[1]},
         .upper_capacity = t->upper_capacity,
         .lower_slots = t->view.lower_slots,
         .first_lower_slot = t->view.lower_slots == 0 ? HOTBED_SLOT_NONE : t->view.lower_first,

@@ -81,6 +81,7 @@ static hotbed_status check_table(const hotbed_table_options *o, const hotbed_opt
     HOTBED_TRY(hotbed_check_choice("kind", o->kind, HOTBED_TABLE_HASH, HOTBED_TABLE_STATIC));
     if (o->dtype != 0 && hotbed_dtype_row_bytes(o->dtype, 1) == 0)
         return hotbed_fail_unknown("dtype", o->dtype);
+    HOTBED_TRY(hotbed_state_dtype_check(o->state_dtype));
     HOTBED_TRY(hotbed_check_choice(
         "rounding", o->rounding, HOTBED_ROUND_STOCHASTIC, HOTBED_ROUND_NEAREST));
     HOTBED_TRY(hotbed_check_choice("evict", o->evict, HOTBED_EVICT_NEVER, HOTBED_EVICT_LOWEST));
@@ -177,7 +178,7 @@ static hotbed_dtype table_dtype(const hotbed_table_options *o) {
 static void lay_out_row(
     hotbed_table_view *view, hotbed_optimizer_kind kind, const hotbed_table_options *o,
     bool external) {
-    hotbed_row_lay_out(view, kind);
+    hotbed_row_lay_out(view, kind, o->state_dtype);
     if (external && o->score == HOTBED_SCORE_TIMESTAMP_LFU)
         view->row_bytes = hotbed_round_up(view->row_bytes, HOTBED_ROW_TIME) + HOTBED_ROW_TIME;
 }
@@ -195,7 +196,6 @@ static void make_table(
     view->capacity = o->capacity;
     view->dim = o->dim;
     view->dtype = (uint32_t)table->dtype;
-    view->random = table->dtype != HOTBED_F32 && o->rounding == HOTBED_ROUND_STOCHASTIC;
     view->is_static = o->kind == HOTBED_TABLE_STATIC;
     view->eval_value = o->eval_initializer.value;
     const hotbed_state_form form = hotbed_state_form_of((uint32_t)storage->optimizer.kind);
@@ -205,6 +205,9 @@ static void make_table(
                                    : 0.0F;
     view->init = hotbed_init_make(&o->initializer, o->name, storage->seed);
     lay_out_row(view, storage->optimizer.kind, o, storage->external != NULL);
+    const bool narrow = hotbed_table_has_narrow_states(view);
+    view->random = (table->dtype != HOTBED_F32 || narrow) && o->rounding == HOTBED_ROUND_STOCHASTIC;
+    storage->optimizer_view.narrow = storage->optimizer_view.narrow || narrow;
     const hotbed_optimizer *rates = o->optimizer == NULL ? &storage->optimizer : o->optimizer;
     table->rates = (hotbed_table_rates){
         rates->learning_rate, rates->weight_decay, rates->l2_decay, rates->max_gradient,

@@ -204,6 +204,32 @@ uint32_t hotbed_optimizer_state_dim(hotbed_optimizer_kind kind, uint32_t state, 
                                                  : hotbed_state_length((uint32_t)kind, state, dim);
 }
 
+hotbed_dtype hotbed_optimizer_state_dtype(
+    hotbed_optimizer_kind kind, uint32_t state, hotbed_dtype state_dtype) {
+    if (state_dtype == 0 || state >= hotbed_optimizer_states(kind))
+        return HOTBED_F32;
+    return (hotbed_dtype)hotbed_state_dtype((uint32_t)kind, state, (uint32_t)state_dtype);
+}
+
+hotbed_dtype hotbed_states_dtype(hotbed_optimizer_kind kind, hotbed_dtype state_dtype) {
+    const hotbed_dtype first = hotbed_optimizer_state_dtype(kind, 0, state_dtype);
+    return first != HOTBED_F32 ? first : hotbed_optimizer_state_dtype(kind, 1, state_dtype);
+}
+
+size_t hotbed_state_bytes(
+    hotbed_optimizer_kind kind, uint32_t state, hotbed_dtype state_dtype, uint32_t dim) {
+    return hotbed_optimizer_state_dim(kind, state, dim) *
+           hotbed_dtype_bytes(hotbed_optimizer_state_dtype(kind, state, state_dtype));
+}
+
+hotbed_status hotbed_state_dtype_check(hotbed_dtype dtype) {
+    if (dtype == 0 || dtype == HOTBED_F32 || dtype == HOTBED_BF16)
+        return HOTBED_OK;
+    return hotbed_fail_value(
+        HOTBED_ERR_ARGUMENT, "state_dtype", (double)dtype,
+        "state_dtype %d (%s) is neither F32 nor BF16", (int)dtype, hotbed_dtype_name(dtype));
+}
+
 const char *hotbed_optimizer_state_name(hotbed_optimizer_kind kind, uint32_t state) {
     return state < hotbed_optimizer_states(kind) ? infos[kind].state_names[state] : NULL;
 }

@@ -60,6 +60,16 @@ float hotbed_optimizer_value(
 void hotbed_optimizer_set(
     hotbed_optimizer *optimizer, const hotbed_optimizer_parameter *parameter, float value);
 
+/* Check a type of states, which may be 0. Errors: ARGUMENT. */
+hotbed_status hotbed_state_dtype_check(hotbed_dtype dtype);
+
+/* Bytes of state number `state` of a row; 0 if there is none. */
+size_t hotbed_state_bytes(
+    hotbed_optimizer_kind kind, uint32_t state, hotbed_dtype state_dtype, uint32_t dim);
+
+/* The type of a table's states as a whole: `state_dtype` if one of them has it, otherwise F32. */
+hotbed_dtype hotbed_states_dtype(hotbed_optimizer_kind kind, hotbed_dtype state_dtype);
+
 /* Convert a checked initializer of the table called `name`. */
 hotbed_init_view hotbed_init_make(
     const hotbed_initializer *initializer, const char *name, uint64_t seed);

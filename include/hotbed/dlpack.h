@@ -171,7 +171,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_dl_export_versioned(
     const hotbed_dl_view *view, const hotbed_stream *stream, hotbed_dl_managed_versioned **out);
 
 /* Describe the embeddings of a table as an array [slots, dim] (hotbed_dl_weights()), or its
- * optimizer state number `state` as an f32 array [slots, state_dim] (hotbed_dl_state()). Row s
+ * optimizer state number `state` as an array [slots, state_dim] of its type (hotbed_dl_state()). Row s
  * belongs to slot first_slot + s; in a STATIC table this is key s. Rows of free slots have no
  * meaning. Training continues with the values that a borrower writes.
  * Errors: ARGUMENT (NULL, table number, a state that the optimizer does not have). */

@@ -45,6 +45,7 @@ typedef struct hotbed_flat_table_options {
     hotbed_optimizer_kind optimizer; /* the optimizer whose state a row has; 0 is none */
     hotbed_memory_kind memory;       /* 0 is DEVICE */
     const char *directory;           /* FILE: as for hotbed_memory_alloc() */
+    hotbed_dtype state_dtype;        /* F32 (0 is the same) or BF16, as in hotbed_table_options */
 } hotbed_flat_table_options;
 
 /* Create a flat table on the backend and device of `stream`. Synchronous. The contents of a row are
@@ -81,13 +82,14 @@ typedef struct hotbed_flat_table_view {
     void *rows;
     uint64_t row_bytes; /* embedding + state + padding */
     uint64_t capacity;
-    /* bytes from the start of a row to each F32 state; 0 if the row has no such state */
+    /* bytes from the start of a row to each state; 0 if the row has no such state */
     uint64_t state_offsets[2];
     uint32_t dim;
     uint32_t state_dim[2]; /* elements of each state */
     hotbed_dtype dtype;
     hotbed_optimizer_kind optimizer; /* 0: none */
     hotbed_memory_kind memory;
+    hotbed_dtype state_dtypes[2]; /* of each state; F32 if the row has no such state */
 } hotbed_flat_table_view;
 
 /* Get the memory layout of a table; valid while the table exists.

@@ -51,15 +51,21 @@ typedef struct hotbed_row_update {
     uint32_t size;      /* sizeof(hotbed_row_update) */
     uint32_t dim;       /* elements of an embedding, 1 .. 4096; required */
     uint64_t n;         /* number of rows */
-    hotbed_dtype dtype; /* of the embeddings; 0 is F32. They are rounded to nearest */
+    hotbed_dtype dtype; /* of the embeddings; 0 is F32 */
     /* in, out: weights and every state that the optimizer has; no scores */
     hotbed_rows rows;
     /* 0: each part is a dense array. Otherwise row i of every part is i * row_bytes after the
      * pointer of the part, as for rows of a flat table or rows padded to equal size; a multiple of
-     * the element size, and of 4 if there are states. INT8 and FP8: rows begin at multiples of 4, so
-     * it must be set unless a row's bytes are one */
+     * the element size of each part. INT8 and FP8: rows begin at multiples of 4, so it must be set unless
+     * a row's bytes are one */
     uint64_t row_bytes;
     const float *gradients; /* [n, dim] in: summed gradients of the rows; they are not clamped */
+    /* [n] in: rows and states narrower than F32 are rounded at random, as those of a storage's table with
+     * these keys, this name and this seed; see hotbed_rounding. NULL: to nearest */
+    const uint64_t *keys;
+    const char *name;         /* of the table; required with `keys` */
+    uint64_t seed;            /* the storage's */
+    hotbed_dtype state_dtype; /* F32 (0 is the same) or BF16, as in hotbed_table_options */
 } hotbed_row_update;
 
 /* Apply one optimizer step to n rows, in place. Asynchronous; can be recorded into a graph. All

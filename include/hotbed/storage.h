@@ -285,7 +285,7 @@ typedef struct hotbed_table_options {
     /* HASH: the table starts with `capacity` and may grow to this capacity, see
      * hotbed_storage_poll_growth(). 0: it does not grow */
     uint64_t max_capacity;
-    hotbed_rounding rounding; /* of updated rows of types narrower than F32 */
+    hotbed_rounding rounding; /* of updated rows and states of types narrower than F32 */
     /* Record which rows change and which keys leave, for hotbed/changes.h, in 4 more bytes per slot.
      * Not over an external store */
     bool track_changes;
@@ -295,6 +295,10 @@ typedef struct hotbed_table_options {
      * takes longer than for tables that agree, by the time that optimizers take which have no
      * kernels of their own */
     const hotbed_optimizer *optimizer;
+    /* of the optimizer's states: F32 (0 is the same) or BF16. It applies to states that are as long as the
+     * row, see hotbed_optimizer_state_dtype(). On CUDA, all tables of a storage of which one has BF16 states
+     * are updated by kernels without rows in registers, which take longer */
+    hotbed_dtype state_dtype;
 } hotbed_table_options;
 
 enum { HOTBED_MOVE_SMS_MOST = 64 };
@@ -806,7 +810,7 @@ typedef struct hotbed_table_info {
     /* device address of the embedding of slot first_slot; element e of slot s is at byte
      * (s - first_slot) * row_bytes + e * element size */
     void *weights;
-    uint64_t state_offsets[2]; /* bytes from the start of a row to each F32 state */
+    uint64_t state_offsets[2]; /* bytes from the start of a row to each state */
     /* CACHE, DEFAULT: number of keys that the upper tier is sized for; otherwise 0 */
     uint64_t upper_capacity;
     /* rows allocated in the lower tier; `slots` and `first_slot` describe the upper tier */
@@ -825,6 +829,7 @@ typedef struct hotbed_table_info {
     float eval_value;           /* each element of the row of a missing key in eval */
     /* with track_changes: 4 per slot of each tier, beside the index; else 0 */
     uint64_t change_bytes;
+    hotbed_dtype state_dtypes[2]; /* of each state; F32 if the row has no such state */
 } hotbed_table_info;
 
 /* Describe a table.

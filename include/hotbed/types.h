@@ -83,16 +83,18 @@ typedef enum hotbed_pooling {
 /* No slot: the key is absent, refused or out of range. */
 #define HOTBED_SLOT_NONE UINT64_MAX
 
-/* How an optimizer step rounds a row from F32 to a narrower type. F32 rows are not rounded. Initial
- * rows are rounded to nearest. */
+/* How an optimizer step rounds a row or a state from F32 to a narrower type. F32 is not rounded. Initial
+ * rows and states are rounded to nearest. */
 typedef enum hotbed_rounding {
     /* Up or down, with probabilities that make the expected value exact, so that steps much smaller
      * than the distance of two neighbouring values add up. The random numbers are a function of
      * (seed, table, key, element, number of the optimizer step) alone (Philox4x32-10): the bytes
-     * do not depend on backend, mode, prefetch depth, number of ranks or time. */
+     * do not depend on backend, mode, prefetch depth, number of ranks or time. A row and each of its
+     * states have random numbers of their own. */
     HOTBED_ROUND_STOCHASTIC = 0,
     /* To nearest, ties to even. A step smaller than half of that distance is lost: a bf16 element
-     * of 1.0 does not move by steps of 0.001. hotbed_table_stats.rounded_away counts such rows. */
+     * of 1.0 does not move by steps of 0.001, and an average with beta2 0.999 stops changing.
+     * hotbed_table_stats.rounded_away counts rows of which a step is lost; states are not counted. */
     HOTBED_ROUND_NEAREST = 1,
 } hotbed_rounding;
 
@@ -107,7 +109,8 @@ typedef enum hotbed_evict {
 typedef struct hotbed_rows {
     /* [n, dim] elements of the table's dtype; of INT8 and FP8 [n, hotbed_dtype_row_bytes()] bytes */
     void *weights;
-    float *states[2]; /* [n, hotbed_optimizer_state_dim()] each */
+    /* [n, hotbed_optimizer_state_dim()] elements each, of type hotbed_optimizer_state_dtype() */
+    void *states[2];
     /* [n]; of a storage. Scores over 2^52 - 1 are stored as 2^52 - 1. Keys of STATIC tables have
      * none: 0 is read, and scores to set are ignored. */
     uint64_t *scores;
@@ -185,8 +188,7 @@ typedef enum hotbed_optimizer_kind {
  *   ROWWISE_ADAM     as PARTIAL_ROWWISE_ADAM, but m = b1*m + (1-b1) * mean over the row of g, one m
  *                    per row: all elements of a row take the same step, decay aside
  * n^-p is within one unit in the last place; TensorFlow's l2_regularization_strength is half of l2.
- * The optimizer state is F32 whatever the type of the
- * row. Frozen at 128 bytes, since the struct is a member of hotbed_storage_options: a new parameter
+ * States are F32, or BF16 where a table's state_dtype says so, whatever the type of the row. Frozen at 128 bytes, since the struct is a member of hotbed_storage_options: a new parameter
  * takes the place of a reserved word. */
 typedef struct hotbed_optimizer {
     uint32_t size;              /* set by init: 128 */
@@ -246,11 +248,16 @@ HOTBED_API const hotbed_optimizer_parameter *hotbed_optimizer_parameter_at(uint3
 /* Set every field to its default. */
 HOTBED_API void hotbed_optimizer_init(hotbed_optimizer *optimizer);
 
-/* Return the number of F32 state vectors of a row, and the length of state number `state` for a row
+/* Return the number of states of a row, and the length of state number `state` for a row
  * of `dim` elements: `dim`, 1, or dim + 1 (ROW_STEPS_ADAM). 0 for an unknown kind, or if there is no such state. */
 HOTBED_API uint32_t hotbed_optimizer_states(hotbed_optimizer_kind kind);
 HOTBED_API uint32_t
 hotbed_optimizer_state_dim(hotbed_optimizer_kind kind, uint32_t state, uint32_t dim);
+/* Return the type of state number `state` in a table whose state_dtype is `state_dtype`. A state that is as
+ * long as the row has that type. A state of one number is F32, and so is ROW_STEPS_ADAM's second, whose last
+ * element is a count. 0, or no such state: F32. */
+HOTBED_API hotbed_dtype
+hotbed_optimizer_state_dtype(hotbed_optimizer_kind kind, uint32_t state, hotbed_dtype state_dtype);
 /* Return TorchRec's name of state number `state`, such as "exp_avg" and "exp_avg_sq" of ADAM; NULL
  * if there is no such state. */
 HOTBED_API const char *hotbed_optimizer_state_name(hotbed_optimizer_kind kind, uint32_t state);

@@ -350,8 +350,9 @@ hotbed_status hotbed_dl_state(
             HOTBED_ERR_ARGUMENT, "state", state, hotbed_optimizer_states(kind),
             "state %u: optimizer %s has %u", state, hotbed_optimizer_name(kind),
             hotbed_optimizer_states(kind));
-    *out = view_of(
-        &info, HOTBED_ELEMENT_F32, info.state_offsets[state],
-        hotbed_optimizer_state_dim(kind, state, info.dim));
+    uint64_t columns;
+    const hotbed_element number = hotbed_weights_element(
+        info.state_dtypes[state], hotbed_optimizer_state_dim(kind, state, info.dim), &columns);
+    *out = view_of(&info, number, info.state_offsets[state], columns);
     return HOTBED_OK;
 }

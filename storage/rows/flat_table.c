@@ -41,6 +41,7 @@ static hotbed_status check_options(const hotbed_flat_table_options *o) {
     HOTBED_TRY(hotbed_check_range("capacity", o->capacity, 1, CAPACITY_MOST));
     if (o->dtype != 0 && hotbed_dtype_row_bytes(o->dtype, 1) == 0)
         return hotbed_fail_unknown("dtype", o->dtype);
+    HOTBED_TRY(hotbed_state_dtype_check(o->state_dtype));
     if (o->optimizer != 0 && hotbed_optimizer_describe(o->optimizer) == NULL)
         return hotbed_fail_unknown("optimizer", o->optimizer);
     if (o->memory != 0 && (o->memory < HOTBED_MEMORY_DEVICE || o->memory > HOTBED_MEMORY_FILE))
@@ -92,7 +93,7 @@ static hotbed_status create(
     table->view.dim = o.dim;
     table->view.dtype = (uint32_t)(o.dtype == 0 ? HOTBED_F32 : o.dtype);
     table->view.capacity = table->view.slots = o.capacity;
-    hotbed_row_lay_out(&table->view, o.optimizer);
+    hotbed_row_lay_out(&table->view, o.optimizer, o.state_dtype);
     hotbed_memory_kind kind = o.memory == 0 ? HOTBED_MEMORY_DEVICE : o.memory;
     bool reached = kind == HOTBED_MEMORY_DEVICE || kind == HOTBED_MEMORY_PINNED;
     hotbed_status status = hotbed_memory_alloc(
@@ -163,8 +164,7 @@ static void move_staged(void *argument) {
     const hotbed_stage_descriptor descriptor = *table->descriptor;
     size_t offset[HOTBED_STAGE_PARTS] = {0, view->state_offset[0], view->state_offset[1]};
     size_t bytes[HOTBED_STAGE_PARTS] = {
-        hotbed_weights_bytes(view->dtype, view->dim), view->state_dim[0] * sizeof(float),
-        view->state_dim[1] * sizeof(float)};
+        hotbed_weights_bytes(view->dtype, view->dim), view->state_bytes[0], view->state_bytes[1]};
     for (uint64_t i = 0; i < descriptor.n; i++) {
         if (descriptor.slots[i] == HOTBED_SLOT_NONE)
             continue;
@@ -194,7 +194,7 @@ static hotbed_rows_args chunk_args(
         args.rows.weights += first * hotbed_weights_bytes(view->dtype, view->dim);
     for (uint32_t s = 0; s < 2; s++)
         if (args.rows.states[s] != NULL)
-            args.rows.states[s] += first * view->state_dim[s];
+            args.rows.states[s] += first * view->state_bytes[s];
     return args;
 }
 
@@ -259,10 +259,14 @@ hotbed_status hotbed_flat_table_read(const hotbed_flat_table *table, hotbed_flat
         .capacity = table->view.capacity,
         .state_offsets = {table->view.state_offset[0], table->view.state_offset[1]},
         .dim = table->view.dim,
-        .state_dim = {table->view.state_dim[0], table->view.state_dim[1]},
+        .state_dim =
+            {hotbed_optimizer_state_dim(table->optimizer, 0, table->view.dim),
+             hotbed_optimizer_state_dim(table->optimizer, 1, table->view.dim)},
         .dtype = (hotbed_dtype)table->view.dtype,
         .optimizer = table->optimizer,
         .memory = table->memory.kind,
+        .state_dtypes =
+            {(hotbed_dtype)table->view.state_dtype[0], (hotbed_dtype)table->view.state_dtype[1]},
     };
     hotbed_output_write(out, &view, sizeof view);
     return HOTBED_OK;

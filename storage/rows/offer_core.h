@@ -238,7 +238,7 @@ HOTBED_HD bool hotbed_offer_move(
     hotbed_copy_part(row, its, hotbed_weights_bytes(table->dtype, table->dim), width);
     for (uint32_t s = 0; s < table->states; s++)
         hotbed_copy_part(
-            row + table->state_offset[s], its + table->state_offset[s], 4 * table->state_dim[s],
+            row + table->state_offset[s], its + table->state_offset[s], table->state_bytes[s],
             width);
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0) {

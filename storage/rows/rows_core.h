@@ -12,10 +12,10 @@
 
 /* hotbed_rows for kernels: dense arrays; NULL parts are skipped. */
 typedef struct hotbed_rows_view {
-    uint8_t *weights; /* [n, dim] of the table's dtype */
-    float *states[2]; /* [n, state_dim] each */
-    uint64_t *scores; /* [n] */
-    uint64_t *times;  /* [n]; only for tables that keep times */
+    uint8_t *weights;   /* [n, dim] of the table's dtype */
+    uint8_t *states[2]; /* [n, state_bytes] each */
+    uint64_t *scores;   /* [n] */
+    uint64_t *times;    /* [n]; only for tables that keep times */
 } hotbed_rows_view;
 
 /* Copy `bytes` with all lanes of the tile. */
@@ -43,8 +43,8 @@ HOTBED_HD void hotbed_row_get(
     for (uint32_t s = 0; s < table->states; s++)
         if (rows.states[s] != NULL)
             hotbed_copy_part(
-                (uint8_t *)(rows.states[s] + i * table->state_dim[s]), row + table->state_offset[s],
-                4 * table->state_dim[s], width);
+                rows.states[s] + i * table->state_bytes[s], row + table->state_offset[s],
+                table->state_bytes[s], width);
 }
 
 /* Copy row i of `rows` to the row at `row`; parts that are NULL stay unchanged. */
@@ -57,9 +57,8 @@ HOTBED_HD void hotbed_row_set(
     for (uint32_t s = 0; s < table->states; s++)
         if (rows.states[s] != NULL)
             hotbed_copy_part(
-                row + table->state_offset[s],
-                (const uint8_t *)(rows.states[s] + i * table->state_dim[s]),
-                4 * table->state_dim[s], width);
+                row + table->state_offset[s], rows.states[s] + i * table->state_bytes[s],
+                table->state_bytes[s], width);
 }
 
 /* Initialize the parts of a new row that `rows` does not have. */

@@ -179,6 +179,13 @@ HOTBED_HD uint32_t hotbed_state_length(uint32_t kind, uint32_t state, uint32_t d
     }
 }
 
+/* The type of state `state` in a table whose states are of type `dtype`. States of one number, and the one
+ * that ends with a count of steps, are f32. */
+HOTBED_HD uint32_t hotbed_state_dtype(uint32_t kind, uint32_t state, uint32_t dtype) {
+    return hotbed_state_form_of(kind).lengths[state] == HOTBED_STATE_ROW ? dtype
+                                                                         : (uint32_t)HOTBED_F32;
+}
+
 /* Whether the state is one number. */
 HOTBED_HD bool hotbed_state_is_one(uint32_t kind, uint32_t state) {
     return hotbed_state_form_of(kind).lengths[state] > HOTBED_STATE_ROW;
@@ -281,6 +288,8 @@ typedef struct hotbed_optimizer_view {
     struct hotbed_fault *faults; /* where they are latched; or NULL */
     /* a literal in kernels: they serve any kind, by calls of functions that are compiled once */
     bool any;
+    /* some table has states that are narrower than f32; rows outside of tables: or random rounding */
+    bool narrow;
 } hotbed_optimizer_view;
 
 /* Set the parameters of table number t, if tables have some of their own. */

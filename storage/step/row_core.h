@@ -75,8 +75,9 @@ typedef struct hotbed_table_view {
     uint32_t dtype;  /* hotbed_dtype */
     uint32_t random; /* whether updates round at random; false: to nearest */
     uint32_t is_static;
-    uint32_t states;          /* number of f32 state vectors */
-    uint32_t state_dim[2];    /* elements of each: dim, 1, or 0 without the state */
+    uint32_t states;          /* number of optimizer states */
+    uint32_t state_dtype[2];  /* hotbed_dtype of each; F32 without the state */
+    uint32_t state_bytes[2];  /* 0 without the state */
     uint32_t state_offset[2]; /* bytes from the start of the row */
     uint32_t score;           /* hotbed_score_strategy */
     uint32_t probation;       /* whether new keys are on probation */
@@ -169,6 +170,11 @@ HOTBED_HD uint64_t hotbed_table_slots(hotbed_index_view index, const hotbed_tabl
     for (uint32_t g = 0; range.segment != 0 && hotbed_index_grown(index, range, g) != 0; g++)
         slots += hotbed_index_grown(index, range, g) * (uint64_t)HOTBED_BUCKET_SLOTS;
     return slots;
+}
+
+/* Whether a state is narrower than f32. */
+HOTBED_HD bool hotbed_table_has_narrow_states(const hotbed_table_view *table) {
+    return table->state_dtype[0] != HOTBED_F32 || table->state_dtype[1] != HOTBED_F32;
 }
 
 /* What a lane has of a row that several lanes read; literals. */
@@ -282,14 +288,22 @@ HOTBED_HD hotbed_rounding_view hotbed_rounding_to_nearest(void) {
     return r;
 }
 
-/* Random words for elements e .. e+3; e is a multiple of 4. */
-HOTBED_HD hotbed_u32x4 hotbed_rounding_words(const hotbed_rounding_view *r, uint32_t e) {
+/* What is rounded. Each has counters of its own, so that its random words are independent of the others'. */
+enum { HOTBED_ROUNDS_ROW = 0, HOTBED_ROUNDS_STATE = 1 }; /* a row; its first state; 2: its second */
+
+/* Random words for elements e .. e+3 of `what`; e is a multiple of 4 and below 2^14. */
+HOTBED_HD hotbed_u32x4
+hotbed_rounding_words_of(const hotbed_rounding_view *r, uint32_t what, uint32_t e) {
     hotbed_u32x4 counter;
     counter.x = (uint32_t)r->key;
     counter.y = (uint32_t)(r->key >> 32);
-    counter.z = e / 4;
+    counter.z = e / 4 + (what << 12);
     counter.w = r->table;
     return hotbed_philox(counter, r->seed0, r->seed1);
+}
+
+HOTBED_HD hotbed_u32x4 hotbed_rounding_words(const hotbed_rounding_view *r, uint32_t e) {
+    return hotbed_rounding_words_of(r, HOTBED_ROUNDS_ROW, e);
 }
 
 /* Elements e .. e+3 of a row of two-byte elements. */
@@ -311,6 +325,39 @@ HOTBED_HD bool hotbed_f32x4_differ(hotbed_f32x4 a, hotbed_f32x4 b) {
     return a.x != b.x || a.y != b.y || a.z != b.z || a.w != b.w;
 }
 
+/* Store elements e .. e+count-1 of an array of two-byte elements. Returns whether one of them changes. */
+HOTBED_HD bool hotbed_half4_store(uint16_t *array, uint32_t e, uint32_t count, hotbed_u16x4 h) {
+    uint16_t *at = array + e;
+    HOTBED_POINT();
+    if (count >= 4 && ((uintptr_t)at & 7U) == 0) {
+        const bool changes = hotbed_half4_differ(*(const hotbed_u16x4 *)(void *)at, h);
+        *(hotbed_u16x4 *)(void *)at = h;
+        return changes;
+    }
+    const uint16_t each[4] = {h.x, h.y, h.z, h.w};
+    bool changes = false;
+    HOTBED_UNROLL
+    for (uint32_t k = 0; k < 4; k++) {
+        if (k >= count)
+            continue;
+        changes = changes || at[k] != each[k];
+        at[k] = each[k];
+    }
+    return changes;
+}
+
+/* Store elements e .. e+count-1 of state number s, whose elements have two bytes, after a step. */
+HOTBED_HD void hotbed_half_state_step4(
+    uint32_t dtype, const hotbed_rounding_view *rounding, uint32_t s, void *state, uint32_t e,
+    uint32_t count, hotbed_f32x4 v) {
+    const hotbed_u16x4 h =
+        rounding->random
+            ? hotbed_f32_to_half4_random(
+                  dtype, v, hotbed_rounding_words_of(rounding, HOTBED_ROUNDS_STATE + s, e))
+            : hotbed_f32_to_half4(dtype, v);
+    (void)hotbed_half4_store((uint16_t *)state, e, count, h);
+}
+
 /* What a step does to a row of a type that rounds, as seen by one lane: bits. */
 enum {
     HOTBED_ROW_STEPS = 1,   /* an element has another value in f32 */
@@ -328,25 +375,9 @@ HOTBED_HD uint32_t hotbed_row_step4(
         return 0;
     case HOTBED_F16:
     case HOTBED_BF16: {
-        uint16_t *at = (uint16_t *)(void *)row + e;
         const hotbed_u16x4 h = hotbed_round_half4(rounding, dtype, e, v);
         const uint32_t steps = hotbed_f32x4_differ(before, v) ? HOTBED_ROW_STEPS : 0;
-        bool changes;
-        HOTBED_POINT();
-        if (count >= 4 && ((uintptr_t)at & 7U) == 0) {
-            changes = hotbed_half4_differ(*(const hotbed_u16x4 *)(void *)at, h);
-            *(hotbed_u16x4 *)(void *)at = h;
-            return steps | (changes ? HOTBED_ROW_CHANGES : 0);
-        }
-        const uint16_t each[4] = {h.x, h.y, h.z, h.w};
-        changes = false;
-        HOTBED_UNROLL
-        for (uint32_t k = 0; k < 4; k++) {
-            if (k >= count)
-                continue;
-            changes = changes || at[k] != each[k];
-            at[k] = each[k];
-        }
+        const bool changes = hotbed_half4_store((uint16_t *)(void *)row, e, count, h);
         return steps | (changes ? HOTBED_ROW_CHANGES : 0);
     }
     case HOTBED_INT8:
@@ -393,12 +424,27 @@ HOTBED_HD void hotbed_row_init_weights(
             hotbed_init_row4(&table->init, key, e));
 }
 
+/* hotbed_row_init_state() of a state of two-byte elements. */
+HOTBED_APART void hotbed_row_init_half_state(
+    const hotbed_table_view *table, uint8_t *row, uint32_t s, uint32_t width) {
+    const uint32_t dim = table->state_bytes[s] / (uint32_t)sizeof(uint16_t);
+    for (uint32_t e = 4 * hotbed_tile_rank(width); e < dim; e += 4 * width)
+        hotbed_store4(
+            table->state_dtype[s], row + table->state_offset[s], e, hotbed_count4(dim, e),
+            hotbed_f32x4_of(table->state_value[s]));
+}
+
 /* Write the initial values of state s of a row. */
 HOTBED_HD void hotbed_row_init_state(
     const hotbed_table_view *table, uint8_t *row, uint32_t s, uint32_t width) {
-    for (uint32_t e = 4 * hotbed_tile_rank(width); e < table->state_dim[s]; e += 4 * width)
+    if (table->state_dtype[s] != HOTBED_F32) {
+        hotbed_row_init_half_state(table, row, s, width);
+        return;
+    }
+    const uint32_t dim = table->state_bytes[s] / (uint32_t)sizeof(float);
+    for (uint32_t e = 4 * hotbed_tile_rank(width); e < dim; e += 4 * width)
         hotbed_store4(
-            HOTBED_F32, row + table->state_offset[s], e, hotbed_count4(table->state_dim[s], e),
+            HOTBED_F32, row + table->state_offset[s], e, hotbed_count4(dim, e),
             hotbed_f32x4_of(table->state_value[s]));
 }
 

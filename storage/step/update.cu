@@ -138,7 +138,7 @@ template <uint32_t WIDTH, bool PLAIN>
 static __global__ void __launch_bounds__(BLOCK) leaf_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     update_scratch scratch) {
-    const hotbed_update_shape shape = {true, PLAIN, false, false};
+    const hotbed_update_shape shape = {true, PLAIN, false, false, false};
     uint32_t leaves = scratch.used[0];
     uint64_t step = hotbed_cuda_threads() / WIDTH;
     for (uint64_t leaf = hotbed_cuda_thread() / WIDTH; leaf < leaves; leaf += step) {
@@ -205,7 +205,7 @@ template <uint32_t WIDTH, bool PLAIN, bool PACKS>
 static __global__ void __launch_bounds__(BLOCK) reduce_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     update_scratch scratch, hotbed_sums_view sums, reduce_rows rows) {
-    const hotbed_update_shape shape = {true, PLAIN, false, false};
+    const hotbed_update_shape shape = {true, PLAIN, false, false, false};
     sums.pack.dtype = PACKS ? sums.pack.dtype : 0;
     const bool in_parts = rows == REDUCE_IN_PARTS;
     const uint32_t n = in_parts ? scratch.used[3] : s.unique.offsets[s.storage.num_tables];
@@ -267,6 +267,8 @@ template <uint32_t WIDTH> static update_launches sums_of(update_form form, bool 
 }
 
 static update_kind choose_kind(uint32_t max_dim, update_form form, const hotbed_optimizer_view *o) {
+    if (o->narrow)
+        return hotbed_update_narrow(max_dim);
     if (o->kind > HOTBED_OPT_COMPILED || o->l2_decay != 0.0F || o->rates != NULL)
         return hotbed_update_any(max_dim, form);
     switch (o->kind) {

@@ -2,7 +2,8 @@
  *
  * One file for each kind that has kernels of its own compiles them, so that files compile at once:
  * update_sgd.cu, update_adam.cu, update_adagrad.cu and update_rowwise_adagrad.cu; update_any.cu has
- * the kernels that serve every kind. The kernels that only sum gradients are in update.cu.
+ * the kernels that serve every kind, update_narrow.cu those for tables with states narrower than f32.
+ * The kernels that only sum gradients are in update.cu.
  */
 #pragma once
 
@@ -84,12 +85,12 @@ template <uint32_t KIND> static __device__ void compile_for(hotbed_optimizer_vie
 /* Each lane looks up one unique key; then the tile updates the keys' rows one after the other.
  * REDUCED: the caller passes the sums. The minimum of blocks per SM keeps the compiler from using a
  * few more registers, which would cost a quarter of the warps (W1, W2 on an H200). */
-template <uint32_t WIDTH, uint32_t KIND, bool PLAIN, bool REDUCED>
+template <uint32_t WIDTH, uint32_t KIND, bool PLAIN, bool REDUCED, bool NARROW = false>
 static __global__ void __launch_bounds__(BLOCK, PLAIN ? (has_states(KIND) ? 3 : 4) : 1)
     update_kernel(
         hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
         update_scratch scratch) {
-    const hotbed_update_shape shape = {true, PLAIN, REDUCED, KIND == HOTBED_OPT_ANY};
+    const hotbed_update_shape shape = {true, PLAIN, REDUCED, KIND == HOTBED_OPT_ANY, NARROW};
     uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     uint32_t lane = hotbed_tile_rank(WIDTH);
     compile_for<KIND>(&o);
@@ -141,7 +142,7 @@ static __device__ __noinline__ void update_many(
         hotbed_update_row(
             s, &o, gradient, &s->storage.tables[t], s->unique.slots[u], u,
             find_source(scratch, u, s->unique.starts[u], s->unique.starts[u + 1]),
-            {true, false, false, OWN}, WIDTH);
+            {true, false, false, OWN, false}, WIDTH);
 }
 
 /* Update the row of unique key u, if it has a slot and at most one group of addends. */
@@ -237,12 +238,12 @@ static __global__ void __launch_bounds__(FEW_BLOCK, FEW_BLOCKS) update_few_kerne
     }
 }
 
-template <uint32_t WIDTH, uint32_t KIND>
+template <uint32_t WIDTH, uint32_t KIND, bool NARROW = false>
 static __global__ void __launch_bounds__(BLOCK) update_rows_kernel(hotbed_update_rows_args a) {
     uint64_t step = hotbed_cuda_threads() / WIDTH;
     compile_for<KIND>(&a.o);
     for (uint64_t i = hotbed_cuda_thread() / WIDTH; i < a.n; i += step)
-        hotbed_update_given_row(&a, &a.o, i, WIDTH);
+        hotbed_update_given_row(&a, &a.o, NARROW, i, WIDTH);
 }
 
 /* The form of rows and gradients, which selects the kernels. */
@@ -321,3 +322,4 @@ update_kind hotbed_update_adam(uint32_t max_dim, update_form form);
 update_kind hotbed_update_adagrad(uint32_t max_dim, update_form form);
 update_kind hotbed_update_rowwise_adagrad(uint32_t max_dim, update_form form);
 update_kind hotbed_update_any(uint32_t max_dim, update_form form);
+update_kind hotbed_update_narrow(uint32_t max_dim); /* of any form */

@@ -34,6 +34,7 @@ typedef struct hotbed_update_shape {
     bool plain;
     bool reduced; /* the gradient is the sums of rows in f32; this row's is row source.begin */
     bool own;     /* tables may have rates of their own; otherwise `rates` is NULL */
+    bool narrow;  /* states may be narrower than f32; never if `plain` */
 } hotbed_update_shape;
 
 /* Where the gradient of an occurrence begins, and the factors of pooling. */
@@ -245,6 +246,24 @@ HOTBED_HD void hotbed_update_store4(
         hotbed_store4(dtype, p, e, count, v);
 }
 
+/* Load elements of state number s, which is as long as the row. */
+HOTBED_HD hotbed_f32x4 hotbed_state_load4(
+    hotbed_update_shape shape, const hotbed_table_view *table, uint32_t s, const void *state,
+    uint32_t e, uint32_t count) {
+    return hotbed_update_load4(
+        shape.plain, shape.narrow ? table->state_dtype[s] : (uint32_t)HOTBED_F32, state, e, count);
+}
+
+/* Store elements of state number s after a step. */
+HOTBED_HD void hotbed_state_step4(
+    hotbed_update_shape shape, const hotbed_table_view *table, const hotbed_rounding_view *rounding,
+    uint32_t s, void *state, uint32_t e, uint32_t count, hotbed_f32x4 v) {
+    if (shape.narrow && table->state_dtype[s] != HOTBED_F32)
+        hotbed_half_state_step4(table->state_dtype[s], rounding, s, state, e, count, v);
+    else
+        hotbed_update_store4(shape.plain, HOTBED_F32, state, e, count, v);
+}
+
 /* Elements of the row's gradient. */
 HOTBED_HD hotbed_f32x4 hotbed_sum_from(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, hotbed_gradient_view gradient,
@@ -282,13 +301,13 @@ HOTBED_HD hotbed_f32x4 hotbed_first_number(hotbed_state_form form, hotbed_whole_
  * it. `row` is read for ratios and L2 decay. */
 HOTBED_HD hotbed_whole_row hotbed_measure_row(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
-    hotbed_gradient_view gradient, const hotbed_table_view *table, const uint8_t *row,
-    float *state0, float *state1, hotbed_sum_source source, hotbed_update_shape shape,
-    uint32_t width) {
+    hotbed_gradient_view gradient, const hotbed_table_view *table, const uint8_t *row, void *state0,
+    void *state1, hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
     const bool first_wide = hotbed_state_is_wide(o->form, 0);
     const bool second_wide = hotbed_state_is_wide(o->form, 1);
     const bool ratio = hotbed_has_ratio(o->form), mean = hotbed_has_mean(o->form);
-    float *const number_at = first_wide || mean ? state1 : state0;
+    float *const number_at = (float *)(first_wide || mean ? state1 : state0);
+    float *const mean_at = (float *)state0;
     hotbed_whole_row whole = {0.0F, 1.0F, 0.0F};
     float shares[32], rows[32];
     for (uint32_t k = 0; k < 32 / width; k++)
@@ -307,9 +326,9 @@ HOTBED_HD hotbed_whole_row hotbed_measure_row(
             if (ratio) {
                 hotbed_f32x4 a = g, b = g;
                 if (first_wide)
-                    a = hotbed_update_load4(shape.plain, HOTBED_F32, state0, e, count);
+                    a = hotbed_state_load4(shape, table, 0, state0, e, count);
                 if (second_wide)
-                    b = hotbed_update_load4(shape.plain, HOTBED_F32, state1, e, count);
+                    b = hotbed_state_load4(shape, table, 1, state1, e, count);
                 rows[k] = hotbed_add_squares(rows[k], w);
                 g = hotbed_first4(hotbed_measured4(o, clock, w, g, a, b), count);
             }
@@ -325,12 +344,12 @@ HOTBED_HD hotbed_whole_row hotbed_measure_row(
         whole.number = hotbed_number_after(o, *number_at, sum / (float)table->dim);
         if (mean)
             whole.mean =
-                hotbed_mean_after(o, *state0, hotbed_sum_shares(rows, width) / (float)table->dim);
+                hotbed_mean_after(o, *mean_at, hotbed_sum_shares(rows, width) / (float)table->dim);
         hotbed_tile_sync(width);
         if (hotbed_tile_rank(width) == 0) {
             *number_at = whole.number;
             if (mean)
-                *state0 = whole.mean;
+                *mean_at = whole.mean;
         }
     }
     return whole;
@@ -339,10 +358,10 @@ HOTBED_HD hotbed_whole_row hotbed_measure_row(
 /* The same as hotbed_update_parts() for a row of a type with scales. A first pass over a chunk finds the
  * range of the new values, a second one stores them. If a lane has more than four elements of a chunk,
  * the second pass computes them again; otherwise it still has them. */
-HOTBED_APART uint32_t hotbed_update_scaled(
+HOTBED_HD uint32_t hotbed_update_scaled_as(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
     hotbed_gradient_view gradient, const hotbed_table_view *table,
-    const hotbed_rounding_view *rounding, uint8_t *row, float *state0, float *state1,
+    const hotbed_rounding_view *rounding, uint8_t *row, void *state0, void *state1,
     hotbed_whole_row whole, hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
     const uint32_t dim = table->dim, dtype = table->dtype, lane = hotbed_tile_rank(width);
     const hotbed_scale_walk walk = hotbed_scale_walk_of(dtype, dim, width);
@@ -369,9 +388,9 @@ HOTBED_APART uint32_t hotbed_update_scaled(
                         continue;
                     w = hotbed_scaled4_to_f32(
                         dtype, before, *(const uint32_t *)(const void *)(row + e));
-                    a = first_wide ? hotbed_load4(HOTBED_F32, state0, e, count)
+                    a = first_wide ? hotbed_state_load4(shape, table, 0, state0, e, count)
                                    : hotbed_first_number(o->form, whole);
-                    b = second_wide ? hotbed_load4(HOTBED_F32, state1, e, count)
+                    b = second_wide ? hotbed_state_load4(shape, table, 1, state1, e, count)
                                     : hotbed_f32x4_of(whole.number);
                     v = hotbed_optimize4_called(o, clock, w, hotbed_l2_decay4(o, w, g), &a, &b);
                 }
@@ -395,9 +414,9 @@ HOTBED_APART uint32_t hotbed_update_scaled(
                         hotbed_scaled4_differ(v, w));
                 bits |= hotbed_scaled4_store(row, e, count, four) ? HOTBED_ROW_CHANGES : 0;
                 if (first_wide)
-                    hotbed_store4(HOTBED_F32, state0, e, count, a);
+                    hotbed_state_step4(shape, table, rounding, 0, state0, e, count, a);
                 if (second_wide)
-                    hotbed_store4(HOTBED_F32, state1, e, count, b);
+                    hotbed_state_step4(shape, table, rounding, 1, state1, e, count, b);
             }
             if (pass == 0) {
                 hotbed_scale_range_join(&range, walk.lanes, width);
@@ -411,6 +430,27 @@ HOTBED_APART uint32_t hotbed_update_scaled(
             hotbed_scale_store(dtype, dim, row, from + 4 * lane, word);
     }
     return bits;
+}
+
+/* hotbed_update_scaled_as(), compiled for f32 states and for narrow ones. */
+HOTBED_APART uint32_t hotbed_update_scaled(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
+    hotbed_gradient_view gradient, const hotbed_table_view *table,
+    const hotbed_rounding_view *rounding, uint8_t *row, void *state0, void *state1,
+    hotbed_whole_row whole, hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
+    shape.narrow = false;
+    return hotbed_update_scaled_as(
+        s, o, clock, gradient, table, rounding, row, state0, state1, whole, source, shape, width);
+}
+
+HOTBED_APART uint32_t hotbed_update_scaled_narrow(
+    const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
+    hotbed_gradient_view gradient, const hotbed_table_view *table,
+    const hotbed_rounding_view *rounding, uint8_t *row, void *state0, void *state1,
+    hotbed_whole_row whole, hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
+    shape.narrow = true;
+    return hotbed_update_scaled_as(
+        s, o, clock, gradient, table, rounding, row, state0, state1, whole, source, shape, width);
 }
 
 /* Count a step of the row, and set the bias correction of *clock. */
@@ -428,7 +468,7 @@ HOTBED_HD void hotbed_row_count(
 HOTBED_HD uint32_t hotbed_update_parts(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,
     hotbed_gradient_view gradient, const hotbed_table_view *table,
-    const hotbed_rounding_view *rounding, uint8_t *row, float *state0, float *state1,
+    const hotbed_rounding_view *rounding, uint8_t *row, void *state0, void *state1,
     hotbed_sum_source source, hotbed_update_shape shape, uint32_t width) {
     const bool first_wide = hotbed_state_is_wide(o->form, 0);
     const bool second_wide = hotbed_state_is_wide(o->form, 1);
@@ -437,7 +477,7 @@ HOTBED_HD uint32_t hotbed_update_parts(
     uint32_t bits = 0;
     if (hotbed_counts_row_steps(o->form)) {
         scaled = hotbed_clock_copy(clock);
-        hotbed_row_count(&scaled, o, state1, table->dim, width);
+        hotbed_row_count(&scaled, o, (float *)state1, table->dim, width);
         clock = &scaled;
     }
     if (hotbed_has_number(o->form) || hotbed_has_ratio(o->form))
@@ -449,9 +489,12 @@ HOTBED_HD uint32_t hotbed_update_parts(
         clock = &scaled;
     }
     if (!shape.plain && hotbed_dtype_size(table->dtype) == 1)
-        return hotbed_update_scaled(
-            s, o, clock, gradient, table, rounding, row, state0, state1, whole, source, shape,
-            width);
+        return shape.narrow ? hotbed_update_scaled_narrow(
+                                  s, o, clock, gradient, table, rounding, row, state0, state1,
+                                  whole, source, shape, width)
+                            : hotbed_update_scaled(
+                                  s, o, clock, gradient, table, rounding, row, state0, state1,
+                                  whole, source, shape, width);
     for (uint32_t first = 0; first < table->dim; first += 4 * width) {
         uint32_t e = first + 4 * hotbed_tile_rank(width);
         uint32_t count = e < table->dim ? hotbed_count4(table->dim, e) : 0;
@@ -460,9 +503,9 @@ HOTBED_HD uint32_t hotbed_update_parts(
         if (count > 0) {
             w = hotbed_update_row4(shape.plain, table, row, e, count);
             if (first_wide)
-                a = hotbed_update_load4(shape.plain, HOTBED_F32, state0, e, count);
+                a = hotbed_state_load4(shape, table, 0, state0, e, count);
             if (second_wide)
-                b = hotbed_update_load4(shape.plain, HOTBED_F32, state1, e, count);
+                b = hotbed_state_load4(shape, table, 1, state1, e, count);
         }
         hotbed_f32x4 g = hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
         if (count == 0)
@@ -473,9 +516,9 @@ HOTBED_HD uint32_t hotbed_update_parts(
         else
             bits |= hotbed_row_step4(table->dtype, rounding, row, e, count, w, v);
         if (first_wide)
-            hotbed_update_store4(shape.plain, HOTBED_F32, state0, e, count, a);
+            hotbed_state_step4(shape, table, rounding, 0, state0, e, count, a);
         if (second_wide)
-            hotbed_update_store4(shape.plain, HOTBED_F32, state1, e, count, b);
+            hotbed_state_step4(shape, table, rounding, 1, state1, e, count, b);
     }
     return bits;
 }
@@ -561,8 +604,8 @@ HOTBED_HD void hotbed_update_row(
         clock = &own_clock;
     }
     uint8_t *row = hotbed_row_at(s->storage.index, table, slot);
-    float *state0 = (float *)(void *)(row + table->state_offset[0]);
-    float *state1 = (float *)(void *)(row + table->state_offset[1]);
+    void *state0 = row + table->state_offset[0];
+    void *state1 = row + table->state_offset[1];
     if (o->checks_finite == 0 ||
         hotbed_gradient_is_finite(s, o, gradient, table->dim, source, shape, width)) {
         hotbed_rounding_view rounding = hotbed_rounding_to_nearest();
@@ -580,7 +623,7 @@ HOTBED_HD void hotbed_update_row(
 
 /* --- rows in registers --------------------------------------------------------------------------
  *
- * For tables whose dims are multiples of 4 and at most 4 * HOTBED_QUADS_MOST * width, and for
+ * For tables whose dims are multiples of 4 and at most 4 * HOTBED_QUADS_MOST * width, for f32 states, and for
  * aligned gradients of f32 or of 16 bits, without clamping. Most rows of a batch have few occurrences, so an update
  * takes as long as the latency of its loads. A lane therefore has several groups of four elements:
  * a warp then works on several rows, and each lane issues several loads before it uses the first.
@@ -1018,11 +1061,12 @@ HOTBED_HD void hotbed_reduce_row(
 }
 
 /* Rows in arrays of the caller; see hotbed/optimizer.h. Kernels pass a copy of `o` with a literal
- * kind. */
+ * kind. `narrow`, a literal: states may be narrow, and rows may be rounded at random. */
 typedef struct hotbed_update_rows_args {
     hotbed_optimizer_view o;
     const hotbed_optimizer_clock *clock;
-    hotbed_table_view row;        /* only dim and dtype are set */
+    hotbed_table_view row;        /* only dim, the types, and what rounding reads are set */
+    const uint64_t *keys;         /* [n] with `row.random` */
     uint8_t *weights, *states[2]; /* an absent state points to another part and is never read */
     uint64_t weights_bytes, state_bytes[2]; /* distance between rows */
     const float *gradients;                 /* [n, dim] */
@@ -1030,17 +1074,21 @@ typedef struct hotbed_update_rows_args {
 } hotbed_update_rows_args;
 
 HOTBED_HD void hotbed_update_given_row(
-    const hotbed_update_rows_args *a, const hotbed_optimizer_view *o, uint64_t i, uint32_t width) {
-    const hotbed_update_shape shape = {false, false, true, false};
+    const hotbed_update_rows_args *a, const hotbed_optimizer_view *o, bool narrow, uint64_t i,
+    uint32_t width) {
+    const hotbed_update_shape shape = {false, false, true, false, narrow};
     const hotbed_gradient_view gradient = {
         a->gradients + i * a->row.dim, a->row.dim, HOTBED_F32, NULL};
     const hotbed_sum_source source = {0, 0, NULL, 0};
-    float *state0 = (float *)(void *)(a->states[0] + i * a->state_bytes[0]);
-    float *state1 = (float *)(void *)(a->states[1] + i * a->state_bytes[1]);
+    void *state0 = a->states[0] + i * a->state_bytes[0];
+    void *state1 = a->states[1] + i * a->state_bytes[1];
     hotbed_clock clock;
     clock.optimizer = *a->clock;
     hotbed_clock_correct(&clock);
-    const hotbed_rounding_view rounding = hotbed_rounding_to_nearest();
+    const hotbed_rounding_view rounding =
+        narrow && a->row.random != 0
+            ? hotbed_rounding_of(&a->row, a->keys[i], clock.optimizer.steps)
+            : hotbed_rounding_to_nearest();
     (void)hotbed_update_parts(
         NULL, o, &clock, gradient, &a->row, &rounding, a->weights + i * a->weights_bytes, state0,
         state1, source, shape, width);

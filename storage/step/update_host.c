@@ -184,7 +184,7 @@ static void sum_many(
 static void sum_row(const update_args *a, uint32_t u, uint32_t dim, float *sum) {
     uint32_t begin = a->s.unique.starts[u], end = a->s.unique.starts[u + 1];
     if (!sums_plainly(a)) {
-        const hotbed_update_shape shape = {false, false, false, false};
+        const hotbed_update_shape shape = {false, false, false, false, false};
         const hotbed_sum_source source = {begin, end, NULL, 0};
         const hotbed_sums_view sums = {.data = sum, .stride = dim};
         hotbed_reduce_row(&a->s, &a->o, a->gradient, dim, 0, source, shape, sums, 1);
@@ -225,21 +225,26 @@ HOTBED_HD void update_floats(
     }
 }
 
-/* Update the row in `slot`, of unique key u, with the sum of its gradients; `kind` and `l2` are
- * literals. */
+/* A row and its states as f32: in the table, or copies. */
+typedef struct row_parts {
+    uint8_t *row;
+    float *states[2];
+} row_parts;
+
+/* Update a row, of unique key u, with the sum of its gradients; `kind` and `l2` are literals. */
 HOTBED_HD void update_kind(
-    const update_args *a, const hotbed_table_view *table, uint64_t slot, uint32_t u,
+    const update_args *a, const hotbed_table_view *table, row_parts parts, uint32_t u,
     const float *gradient, uint32_t kind, bool l2) {
     hotbed_clock clock =
         hotbed_clock_copy(a->s.storage.clock); /* not changed by stores to the row */
-    uint8_t *row = hotbed_row_at(a->s.storage.index, table, slot);
+    uint8_t *row = parts.row;
     float *weights = (float *)(void *)row;
-    float *state0 = (float *)(void *)(row + table->state_offset[0]);
-    float *state1 = (float *)(void *)(row + table->state_offset[1]);
+    float *state0 = parts.states[0];
+    float *state1 = parts.states[1];
     const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL};
     const hotbed_sum_source source = {0, 0, NULL, 0};
-    const hotbed_update_shape shape = {false, false, true, false},
-                              plain = {false, true, true, false};
+    const hotbed_update_shape shape = {false, false, true, false, false},
+                              plain = {false, true, true, false, false};
     hotbed_optimizer_view o = a->o;
     o.kind = kind;
     o.form = hotbed_state_form_of(kind);
@@ -272,32 +277,72 @@ HOTBED_HD void update_kind(
  * must not depend on its caller or on other optimizers. */
 #define HOTBED_UPDATE(KIND, name, ...)                                                             \
     __attribute__((noinline)) static void update_##name(                                           \
-        const update_args *a, const hotbed_table_view *table, uint64_t slot, uint32_t u,           \
+        const update_args *a, const hotbed_table_view *table, row_parts parts, uint32_t u,         \
         const float *gradient) {                                                                   \
-        update_kind(a, table, slot, u, gradient, HOTBED_OPT_##KIND, false);                        \
+        update_kind(a, table, parts, u, gradient, HOTBED_OPT_##KIND, false);                       \
     }                                                                                              \
     __attribute__((noinline)) static void update_l2_##name(                                        \
-        const update_args *a, const hotbed_table_view *table, uint64_t slot, uint32_t u,           \
+        const update_args *a, const hotbed_table_view *table, row_parts parts, uint32_t u,         \
         const float *gradient) {                                                                   \
-        update_kind(a, table, slot, u, gradient, HOTBED_OPT_##KIND, true);                         \
+        update_kind(a, table, parts, u, gradient, HOTBED_OPT_##KIND, true);                        \
     }
 HOTBED_OPTIMIZERS(HOTBED_UPDATE)
 #undef HOTBED_UPDATE
 
 static void update_with(
-    const update_args *a, const hotbed_table_view *table, uint64_t slot, uint32_t u,
+    const update_args *a, const hotbed_table_view *table, row_parts parts, uint32_t u,
     const float *gradient) {
     switch ((hotbed_optimizer_kind)a->o.kind) {
 #define HOTBED_CASE(KIND, name, ...)                                                               \
     case HOTBED_OPT_##KIND:                                                                        \
         if (a->o.l2_decay == 0.0F)                                                                 \
-            update_##name(a, table, slot, u, gradient);                                            \
+            update_##name(a, table, parts, u, gradient);                                           \
         else                                                                                       \
-            update_l2_##name(a, table, slot, u, gradient);                                         \
+            update_l2_##name(a, table, parts, u, gradient);                                        \
         return;
         HOTBED_OPTIMIZERS(HOTBED_CASE)
 #undef HOTBED_CASE
     }
+}
+
+/* Update a row with narrow states: f32 copies of these are updated as in other rows, and rounded. */
+static void update_narrow(
+    const update_args *a, const hotbed_table_view *table, row_parts parts, uint32_t u,
+    const float *gradient) {
+    float copies[2][HOTBED_DIM_MOST];
+    row_parts wide = parts;
+    for (uint32_t s = 0; s < 2; s++) {
+        if (table->state_dtype[s] == HOTBED_F32)
+            continue;
+        wide.states[s] = copies[s];
+        for (uint32_t e = 0; e < table->dim; e++)
+            copies[s][e] = hotbed_load1(table->state_dtype[s], parts.states[s], e);
+    }
+    update_with(a, table, wide, u, gradient);
+    const hotbed_rounding_view rounding = hotbed_unique_rounding(&a->s, table, u);
+    for (uint32_t s = 0; s < 2; s++) {
+        for (uint32_t e = 0; e < table->dim && wide.states[s] == copies[s]; e += 4) {
+            const uint32_t count = hotbed_count4(table->dim, e);
+            hotbed_half_state_step4(
+                table->state_dtype[s], &rounding, s, parts.states[s], e, count,
+                hotbed_load4(HOTBED_F32, copies[s], e, count));
+        }
+    }
+}
+
+/* Update the row in `slot`, of unique key u, with the sum of its gradients. */
+static void update_slot(
+    const update_args *a, const hotbed_table_view *table, uint64_t slot, uint32_t u,
+    const float *gradient) {
+    uint8_t *row = hotbed_row_at(a->s.storage.index, table, slot);
+    const row_parts parts = {
+        row,
+        {(float *)(void *)(row + table->state_offset[0]),
+         (float *)(void *)(row + table->state_offset[1])}};
+    if (a->o.narrow && hotbed_table_has_narrow_states(table))
+        update_narrow(a, table, parts, u, gradient);
+    else
+        update_with(a, table, parts, u, gradient);
 }
 
 /* Whether the `dim` elements of a sum are finite; compiled to vectors, which && would prevent. */
@@ -364,7 +409,7 @@ static void update_range(const update_args *a, uint64_t begin, uint64_t end, boo
         if (a->o.checks_finite != 0 && !is_finite(gradient, s->storage.tables[t].dim))
             hotbed_gradient_refused(s, &a->o, &s->storage.tables[t], slot);
         else
-            update_with(of_table, &s->storage.tables[t], slot, u, gradient);
+            update_slot(of_table, &s->storage.tables[t], slot, u, gradient);
     }
     unpin_range(s, first_table, begin, end);
 }
@@ -433,10 +478,18 @@ static void count_body(const void *args, uint64_t begin, uint64_t end) {
         o.kind = HOTBED_OPT_##KIND;                                                                \
         o.form = hotbed_state_form_of(o.kind);                                                     \
         for (uint64_t i = begin; i < end; i++)                                                     \
-            hotbed_update_given_row(a, &o, i, 1);                                                  \
+            hotbed_update_given_row(a, &o, false, i, 1);                                           \
     }
 HOTBED_OPTIMIZERS(HOTBED_UPDATE_ROWS)
 #undef HOTBED_UPDATE_ROWS
+
+static void update_rows_narrow(const void *args, uint64_t begin, uint64_t end) {
+    const hotbed_update_rows_args *a = args;
+    hotbed_optimizer_view o = a->o;
+    o.any = true;
+    for (uint64_t i = begin; i < end; i++)
+        hotbed_update_given_row(a, &o, true, i, 1);
+}
 
 static void rate_body(const void *args, uint64_t begin, uint64_t end) {
     const rate_args *a = args;
@@ -493,7 +546,8 @@ static hotbed_status update_rows(const hotbed_update_rows_args *args, hotbed_str
     static const hotbed_host_body bodies[] = {HOTBED_OPTIMIZERS(HOTBED_BODY)};
 #undef HOTBED_BODY
     return hotbed_host_launch(
-        stream, args->n, ROWS_GRAIN, bodies[args->o.kind], args, sizeof *args);
+        stream, args->n, ROWS_GRAIN, args->o.narrow ? update_rows_narrow : bodies[args->o.kind],
+        args, sizeof *args);
 }
 
 static hotbed_status set_learning_rate(float *rate, float learning_rate, hotbed_stream *stream) {

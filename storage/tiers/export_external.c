@@ -67,7 +67,7 @@ static hotbed_rows rows_at(const exporter *x) {
         rows.weights = (uint8_t *)rows.weights + at * bytes;
     for (int s = 0; s < 2; s++)
         if (rows.states[s] != NULL)
-            rows.states[s] += at * x->table->state_dim[s];
+            rows.states[s] = (uint8_t *)rows.states[s] + at * x->table->state_bytes[s];
     if (rows.scores != NULL)
         rows.scores += at;
     if (rows.times != NULL)

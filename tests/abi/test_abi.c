@@ -139,7 +139,7 @@ static void outputs_fit_older_and_newer_callers(hotbed_backend backend) {
         hotbed_status (*get)(const objects *b, void *out);
         size_t end;
     } outputs[] = {
-        {"hotbed_table_info", get_info, END(hotbed_table_info, change_bytes)},
+        {"hotbed_table_info", get_info, END(hotbed_table_info, state_dtypes)},
         {"hotbed_table_stats", get_stats, END(hotbed_table_stats, expired)},
         {"hotbed_storage_state", get_state, END(hotbed_storage_state, time)},
         {"hotbed_ticket_view", get_ticket, END(hotbed_ticket_view, counts)},
@@ -148,7 +148,7 @@ static void outputs_fit_older_and_newer_callers(hotbed_backend backend) {
         {"hotbed_reading", get_reading, END(hotbed_reading, step_prefetches)},
         {"hotbed_table_stats", get_total, END(hotbed_table_stats, expired)},
         {"hotbed_index_info", get_index, END(hotbed_index_info, evict)},
-        {"hotbed_flat_table_view", get_flat, END(hotbed_flat_table_view, memory)},
+        {"hotbed_flat_table_view", get_flat, END(hotbed_flat_table_view, state_dtypes)},
         {"hotbed_counters", get_counters,
          4}, /* the counters change between calls; compare only `size` */
     };

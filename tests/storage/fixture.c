@@ -308,22 +308,17 @@ typedef struct table_image {
     uint64_t n;
     uint64_t *keys;
     void *weights;
-    float *states[2];
+    void *states[2];
     uint64_t *scores;
 } table_image;
 
-static uint64_t state_bytes(const fixture *r, const oracle_table *table, uint32_t state) {
-    bool there = state < hotbed_optimizer_states(r->model->options.optimizer.kind);
-    return there ? table->state_dim[state] * sizeof(float) : 0;
-}
-
-static table_image model_image(const fixture *r, const oracle_table *table) {
+static table_image model_image(const oracle_table *table) {
     table_image image = {.n = 0};
     image.keys = take(table->size * sizeof(uint64_t));
     image.weights =
         take(table->size * hotbed_dtype_row_bytes(table->options.dtype, table->options.dim));
-    image.states[0] = take(table->size * state_bytes(r, table, 0));
-    image.states[1] = take(table->size * state_bytes(r, table, 1));
+    image.states[0] = take(table->size * table->state_bytes[0]);
+    image.states[1] = take(table->size * table->state_bytes[1]);
     image.scores = take(table->size * sizeof(uint64_t));
     for (uint32_t i = 0; i < table->num_rows; i++) {
         const oracle_row *row = &table->rows[i];
@@ -333,10 +328,8 @@ static table_image model_image(const fixture *r, const oracle_table *table) {
         image.scores[image.n] = row->score;
         oracle_row_get(table, row, image.weights, image.n);
         for (uint32_t s = 0; s < 2; s++)
-            if (state_bytes(r, table, s) != 0)
-                memcpy(
-                    image.states[s] + image.n * table->state_dim[s], row->states[s],
-                    state_bytes(r, table, s));
+            if (table->state_bytes[s] != 0)
+                oracle_state_get(table, row, s, image.states[s], image.n);
         image.n++;
     }
     return image;
@@ -372,13 +365,13 @@ enum { KEYS, WEIGHTS, STATE0, STATE1, SCORES, FOUND, PARTS };
 
 static void check_rows(fixture *r, uint32_t number) {
     const oracle_table *table = &r->model->tables[number];
-    table_image image = model_image(r, table);
+    table_image image = model_image(table);
     bool hash = has_scores(table);
     const uint64_t sizes[PARTS] = {
         sizeof(uint64_t),
         hotbed_dtype_row_bytes(table->options.dtype, table->options.dim),
-        state_bytes(r, table, 0),
-        state_bytes(r, table, 1),
+        table->state_bytes[0],
+        table->state_bytes[1],
         hash ? sizeof(uint64_t) : 0,
         1};
     const void *expected[PARTS] = {image.keys,      image.weights, image.states[0],

@@ -101,6 +101,7 @@ static void choose_table(setup *s, uint32_t t, program_shape *shape, bool tight,
     hotbed_table_options *table = &s->tables[t];
     table->dim = dims[rng_below(random, 8)];
     table->dtype = (hotbed_dtype)(1 + often_0(random, HOTBED_DTYPE_LAST));
+    table->state_dtype = (table->dim + t) % 2 == 0 ? HOTBED_BF16 : HOTBED_F32;
     /* Initial values that the model can compute.  DEBUG gives large keys, which F16 would turn into infinities. */
     table->initializer = (hotbed_initializer){.kind = HOTBED_INIT_DEBUG};
     if (table->dtype == HOTBED_F16 || rng_below(random, 4) == 0)
@@ -219,13 +220,15 @@ void program_print(uint64_t seed, uint64_t mask, FILE *file) {
         const hotbed_table_options *o = &s.tables[t];
         fprintf(
             file,
-            "table %u: %s, dim %u, dtype %d, capacity %llu up to %llu, upper %llu, evict %d, score "
+            "table %u: %s, dim %u, dtype %d, states %d, capacity %llu up to %llu, upper %llu, "
+            "evict %d, score "
             "%d, "
             "insertion %d, admission %d from %llu on\n",
             t, o->kind == HOTBED_TABLE_STATIC ? "static" : "hash", o->dim, (int)o->dtype,
-            (unsigned long long)o->capacity, (unsigned long long)o->max_capacity,
-            (unsigned long long)o->upper_capacity, (int)o->evict, (int)o->score, (int)o->insertion,
-            (int)o->admission, (unsigned long long)o->admission_threshold);
+            (int)o->state_dtype, (unsigned long long)o->capacity,
+            (unsigned long long)o->max_capacity, (unsigned long long)o->upper_capacity,
+            (int)o->evict, (int)o->score, (int)o->insertion, (int)o->admission,
+            (unsigned long long)o->admission_threshold);
     }
     fprintf(file, "features of tables");
     for (uint32_t f = 0; f < s.options.num_features; f++)
@@ -646,8 +649,8 @@ static void any_values(runner *p, uint32_t table, uint64_t n, rng *random, parts
         oracle_row_round(m->options.dtype, m->options.dim, row, to->weights, i);
     }
     for (int s = 0; s < 2; s++)
-        for (uint64_t i = 0; i < n * m->state_dim[s]; i++)
-            to->states[s][i] = fabsf(rng_float(random)); /* Adagrad's state cannot be negative */
+        for (uint64_t i = 0; i < n * m->state_dim[s]; i++) /* Adagrad's state cannot be negative */
+            oracle_store(m->state_dtype[s], to->states[s], i, fabsf(rng_float(random)));
     for (uint64_t i = 0; i < n; i++) {
         to->scores[i] = rng_below(random, 1000);
         to->times[i] = rng_below(random, 1000);
@@ -666,9 +669,7 @@ static void model_set(
         oracle_row_set(t, row, from->weights, i);
     for (unsigned s = 0; s < 2; s++)
         if ((which & ((unsigned)WITH_STATE0 << s)) != 0)
-            memcpy(
-                row->states[s], from->states[s] + i * t->state_dim[s],
-                t->state_dim[s] * sizeof(float));
+            oracle_state_set(t, row, s, from->states[s], i);
     if (fresh) {
         oracle_forget_count(m, table, key);
         row->time = m->time;

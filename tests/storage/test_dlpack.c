@@ -395,8 +395,16 @@ static void exported_weights_and_states_are_views_of_the_table(hotbed_backend ba
     setup_start(&s, 2, DIM, ROWS);
     s.tables[0].kind = HOTBED_TABLE_STATIC;
     s.tables[1].dtype = HOTBED_BF16;
+    s.tables[1].state_dtype = HOTBED_BF16;
     s.options.optimizer.kind = HOTBED_OPT_ADAM;
     fixture_open_bare(&r, backend, &s.options);
+    CHECK_OK(hotbed_dl_state(r.storage, 1, 1, &view));
+    CHECK_EQ(view.element, HOTBED_ELEMENT_BF16);
+    CHECK_EQ(view.columns, DIM);
+    hotbed_table_info info = {.size = sizeof info};
+    CHECK_OK(hotbed_storage_table(r.storage, 1, &info));
+    CHECK(view.data == (char *)info.weights + info.state_offsets[1]);
+    CHECK_EQ(view.stride * sizeof(uint16_t), info.row_bytes);
     CHECK_OK(hotbed_dl_weights(r.storage, 0, &view));
     CHECK_OK(hotbed_dl_export(&view, r.stream, &weights));
     CHECK_OK(hotbed_dl_state(r.storage, 0, 1, &view));
@@ -431,7 +439,6 @@ static void exported_weights_and_states_are_views_of_the_table(hotbed_backend ba
     weights->deleter(weights);
     state->deleter(state);
     CHECK_OK(hotbed_dl_weights(r.storage, 1, &view));
-    hotbed_table_info info = {.size = sizeof info};
     CHECK_OK(hotbed_storage_table(r.storage, 1, &info));
     CHECK_EQ(view.element, HOTBED_ELEMENT_BF16);
     CHECK_EQ(view.rows, info.slots);

@@ -163,7 +163,7 @@ static void start(const layout *of, uint32_t width, uint64_t seed) {
     hotbed_table_view *table = &w.table;
     table->dim = of->dim;
     table->dtype = HOTBED_F32;
-    hotbed_row_lay_out(table, (hotbed_optimizer_kind)0);
+    hotbed_row_lay_out(table, (hotbed_optimizer_kind)0, HOTBED_F32);
     table->row_bytes = sizeof w.rows[0];
     table->rows = (uint8_t *)w.rows;
     table->lower_rows = (uint8_t *)w.rows[UPPER];

@@ -47,6 +47,7 @@ static hotbed_flat_table_options options_of(
     o.capacity = ROWS;
     o.dim = dim;
     o.dtype = dtype;
+    o.state_dtype = dtype == HOTBED_F16 || dtype == HOTBED_INT8 ? HOTBED_BF16 : HOTBED_F32;
     o.optimizer = optimizer;
     o.memory = kind;
     static const char *directory; /* shared by all tests */
@@ -69,7 +70,8 @@ static void open_fixture(
     CHECK_OK(hotbed_flat_table_read(b->table, &b->view));
     b->part_bytes[0] = (uint32_t)hotbed_dtype_row_bytes(b->view.dtype, b->view.dim);
     for (uint32_t s = 0; s < hotbed_optimizer_states(o->optimizer); s++)
-        b->part_bytes[1 + s] = b->view.state_dim[s] * (uint32_t)sizeof(float);
+        b->part_bytes[1 + s] =
+            b->view.state_dim[s] * (uint32_t)hotbed_dtype_bytes(b->view.state_dtypes[s]);
     CHECK_OK(
         hotbed_memory_alloc(b->stream, HOTBED_MEMORY_DEVICE, sizeof(arrays), NULL, &b->memory));
     b->device = b->memory.data;
@@ -372,6 +374,9 @@ static void bad_arguments_are_refused(hotbed_backend backend) {
         o.capacity = capacities[i];
         CHECK_STATUS(hotbed_flat_table_create(&o, s, &none), HOTBED_ERR_ARGUMENT);
     }
+    o = good;
+    o.state_dtype = HOTBED_F16;
+    CHECK_STATUS(hotbed_flat_table_create(&o, s, &none), HOTBED_ERR_ARGUMENT);
     o = good;
     o.dtype = (hotbed_dtype)9;
     CHECK_STATUS(hotbed_flat_table_create(&o, s, &none), HOTBED_ERR_ARGUMENT);

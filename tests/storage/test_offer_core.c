@@ -73,7 +73,9 @@ static void link_up(work *w, shape kind, bool evicts) {
     t->lower_first = UINT64_MAX;
     t->dim = DIM;
     t->dtype = HOTBED_F32;
-    t->states = t->state_dim[0] = 1;
+    t->states = 1;
+    t->state_dtype[0] = t->state_dtype[1] = HOTBED_F32;
+    t->state_bytes[0] = sizeof(float);
     t->state_offset[0] = offsetof(row, state);
     t->score = HOTBED_SCORE_CUSTOM;
     t->split = UINT64_MAX / BUCKETS * UPPER;
@@ -107,7 +109,7 @@ static void link_up(work *w, shape kind, bool evicts) {
     w->a.rows.tally = &w->tally;
     w->a.rows.keys = w->call_keys;
     w->a.rows.rows =
-        (hotbed_rows_view){(uint8_t *)w->weights, {w->states}, w->scores, w->call_times};
+        (hotbed_rows_view){(uint8_t *)w->weights, {(uint8_t *)w->states}, w->scores, w->call_times};
     w->a.rows.offered = 1;
     w->a.rows.refused = w->refused;
     w->a.slots[HOTBED_UPPER] = kind == CACHE ? 0 : kind == GROWN ? SLOTS : t->slots;

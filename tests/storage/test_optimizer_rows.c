@@ -16,16 +16,19 @@ typedef struct parts {
     hotbed_rows rows;
     uint64_t bytes[3]; /* of a row: weights, states */
     uint32_t dim;
-    hotbed_dtype dtype;
+    hotbed_dtype dtype, state_dtype;
 } parts;
 
-static parts parts_make(fixture *r, uint32_t dim, hotbed_dtype dtype, hotbed_optimizer_kind kind) {
+static parts parts_make(
+    fixture *r, uint32_t dim, hotbed_dtype dtype, hotbed_dtype state_dtype,
+    hotbed_optimizer_kind kind) {
     uint32_t states = hotbed_optimizer_states(kind);
-    parts p = {.dim = dim, .dtype = dtype};
+    parts p = {.dim = dim, .dtype = dtype, .state_dtype = state_dtype};
     p.bytes[0] = hotbed_dtype_row_bytes(dtype, dim);
     p.rows.weights = fixture_alloc(r, KEYS * p.bytes[0]);
     for (uint32_t s = 0; s < states; s++) {
-        p.bytes[1 + s] = hotbed_optimizer_state_dim(kind, s, dim) * sizeof(float);
+        p.bytes[1 + s] = hotbed_optimizer_state_dim(kind, s, dim) *
+                         hotbed_dtype_bytes(hotbed_optimizer_state_dtype(kind, s, state_dtype));
         p.rows.states[s] = fixture_alloc(r, KEYS * p.bytes[1 + s]);
     }
     return p;
@@ -46,10 +49,18 @@ static void parts_same(fixture *r, const parts *a, const parts *b, uint64_t n) {
     }
 }
 
-static hotbed_row_update update_of(const parts *p, uint64_t n, const float *gradients) {
+/* With `keys`, rows are rounded as those of the fixture's table. */
+static hotbed_row_update update_of(
+    const parts *p, uint64_t n, const float *gradients, const oracle *model, const uint64_t *keys) {
     hotbed_row_update u = {.size = sizeof u};
     u.dim = p->dim;
     u.dtype = p->dtype;
+    u.state_dtype = p->state_dtype;
+    if (keys != NULL) {
+        u.keys = keys;
+        u.name = model->tables[0].options.name;
+        u.seed = model->options.seed;
+    }
     u.n = n;
     u.rows = p->rows;
     u.gradients = gradients;
@@ -65,12 +76,13 @@ static hotbed_optimizer_clock *clock_make(fixture *r, const hotbed_optimizer *op
 /* Make the step in a flat table, whose rows have weights and states one behind the other. */
 static void flat_step(
     fixture *r, const hotbed_optimizer *o, const hotbed_optimizer_clock *clock, const parts *before,
-    const parts *out, uint64_t n, const float *gradients) {
+    const parts *out, uint64_t n, const float *gradients, const uint64_t *keys) {
     hotbed_flat_table_options options = {.size = sizeof options};
     hotbed_flat_table_view view = {.size = sizeof view};
     hotbed_flat_table *table;
     options.dim = before->dim;
     options.dtype = before->dtype;
+    options.state_dtype = before->state_dtype;
     options.capacity = KEYS;
     options.optimizer = o->kind;
     CHECK_OK(hotbed_flat_table_create(&options, r->stream, &table));
@@ -85,11 +97,14 @@ static void flat_step(
         CHECK_OK(hotbed_copy(
             turned + (n - 1 - i) * view.dim, gradients + i * view.dim, view.dim * sizeof(float),
             r->stream));
-    hotbed_row_update u = update_of(before, n, turned);
+    uint64_t *turned_keys = keys == NULL ? NULL : fixture_alloc(r, n * sizeof *keys);
+    for (uint64_t i = 0; keys != NULL && i < n; i++)
+        CHECK_OK(hotbed_copy(turned_keys + (n - 1 - i), keys + i, sizeof *keys, r->stream));
+    hotbed_row_update u = update_of(before, n, turned, r->model, turned_keys);
     u.row_bytes = view.row_bytes;
     u.rows.weights = view.rows;
     for (uint32_t s = 0; s < hotbed_optimizer_states(o->kind); s++)
-        u.rows.states[s] = (float *)(void *)((char *)view.rows + view.state_offsets[s]);
+        u.rows.states[s] = (char *)view.rows + view.state_offsets[s];
     CHECK_OK(hotbed_optimizer_update_rows(o, clock, &u, r->stream));
     CHECK_OK(hotbed_flat_table_load(table, n, device, &out->rows, r->stream));
     CHECK_OK(hotbed_stream_sync(r->stream));
@@ -122,8 +137,10 @@ static void step(
     CHECK_OK(hotbed_storage_reduce(
         r->storage, l->ticket, l->gradient, l->stride, false, sums, r->stream));
     CHECK_OK(hotbed_optimizer_step(o, clock, r->stream));
-    flat_step(r, o, clock, &p[0], &p[1], n, sums);
-    hotbed_row_update u = update_of(&p[0], n, sums);
+    const bool nearest = r->model->tables[0].options.rounding == HOTBED_ROUND_NEAREST;
+    const uint64_t *keys = nearest ? NULL : view.unique_keys;
+    flat_step(r, o, clock, &p[0], &p[1], n, sums, keys);
+    hotbed_row_update u = update_of(&p[0], n, sums, r->model, keys);
     /* rows with scales that do not begin at multiples of 4 are refused */
     const bool dense = hotbed_dtype_bytes(p[0].dtype) != 0 || p[0].bytes[0] % 4 == 0;
     CHECK_STATUS(
@@ -148,7 +165,9 @@ static void same_bytes_as_in_place(hotbed_backend backend, hotbed_optimizer_kind
         parts p[3];
         setup_start(&s, 1, dims[i % 10], 500);
         s.tables[0].dtype = (hotbed_dtype)(1 + (i + i / 10) % HOTBED_DTYPE_LAST);
-        s.tables[0].rounding = HOTBED_ROUND_NEAREST;
+        s.tables[0].state_dtype = i % 3 == 0 ? HOTBED_F32 : HOTBED_BF16;
+        s.tables[0].rounding = i % 4 < 2 ? HOTBED_ROUND_NEAREST : HOTBED_ROUND_STOCHASTIC;
+        s.options.seed = i;
         s.options.optimizer.kind = kind;
         setup_decay(&s.options.optimizer, i % 2 == 0 ? 0.0F : 0.02F);
         /* clips gradients in reduce; sums are not clipped */
@@ -156,7 +175,7 @@ static void same_bytes_as_in_place(hotbed_backend backend, hotbed_optimizer_kind
         fixture_open(&r, backend, &s.options);
         test_ticket_open(&r, &l, 100, 100);
         for (int k = 0; k < 3; k++)
-            p[k] = parts_make(&r, dims[i % 10], s.tables[0].dtype, kind);
+            p[k] = parts_make(&r, dims[i % 10], s.tables[0].dtype, s.tables[0].state_dtype, kind);
         float *sums = fixture_alloc(&r, 100 * dims[i % 10] * sizeof(float));
         hotbed_optimizer_clock *clock = clock_make(&r, &s.options.optimizer), end;
         for (int k = 0; k < STEPS; k++) {
@@ -213,7 +232,7 @@ static void rows_open(rows_fixture *b, hotbed_backend backend, hotbed_optimizer_
     hotbed_optimizer_init(&b->o);
     b->o.kind = kind;
     b->clock = clock_make(&b->r, &b->o);
-    b->p = parts_make(&b->r, 9, HOTBED_F32, kind);
+    b->p = parts_make(&b->r, 9, HOTBED_F32, HOTBED_F32, kind);
     float *values = malloc(KEYS * 9 * sizeof *values);
     CHECK(values != NULL);
     for (int i = 0; i < KEYS * 9; i++)
@@ -234,8 +253,8 @@ static void recorded_steps_advance_the_clock(hotbed_backend backend) {
     hotbed_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     rows_open(&eager, backend, HOTBED_OPT_ADAM);
     rows_open(&recorded, backend, HOTBED_OPT_ADAM);
-    hotbed_row_update u = update_of(&eager.p, KEYS, eager.gradients);
-    hotbed_row_update v = update_of(&recorded.p, KEYS, recorded.gradients);
+    hotbed_row_update u = update_of(&eager.p, KEYS, eager.gradients, NULL, NULL);
+    hotbed_row_update v = update_of(&recorded.p, KEYS, recorded.gradients, NULL, NULL);
     hotbed_stream *s = recorded.r.stream;
     CHECK_OK(hotbed_graph_begin(s));
     CHECK_OK(hotbed_optimizer_step(&recorded.o, recorded.clock, s));
@@ -270,10 +289,10 @@ static void only_n_rows_are_written(hotbed_backend backend) {
     rows_open(&b, backend, HOTBED_OPT_ROWWISE_ADAGRAD);
     memset(rows, 0x3A, sizeof rows);
     char *device = fixture_copy(&b.r, rows, sizeof rows);
-    hotbed_row_update u = update_of(&b.p, ROWS, b.gradients);
+    hotbed_row_update u = update_of(&b.p, ROWS, b.gradients, NULL, NULL);
     u.row_bytes = STRIDE;
     u.rows.weights = device;
-    u.rows.states[0] = (float *)(void *)(device + 40); /* weights end at byte 36 */
+    u.rows.states[0] = device + 40; /* weights end at byte 36 */
     CHECK_OK(hotbed_optimizer_step(&b.o, b.clock, b.r.stream));
     CHECK_OK(hotbed_optimizer_update_rows(&b.o, b.clock, &u, b.r.stream));
     fixture_download(&b.r, seen, device, sizeof seen);
@@ -292,7 +311,7 @@ static void bad_calls_are_refused(hotbed_backend backend) {
     rows_fixture b;
     rows_open(&b, backend, HOTBED_OPT_ADAGRAD);
     hotbed_stream *s = b.r.stream;
-    const hotbed_row_update good = update_of(&b.p, KEYS, b.gradients);
+    const hotbed_row_update good = update_of(&b.p, KEYS, b.gradients, NULL, NULL);
     hotbed_optimizer o = b.o;
     hotbed_row_update u = good;
     CHECK_STATUS(hotbed_optimizer_step(NULL, b.clock, s), bad);
@@ -316,6 +335,15 @@ static void bad_calls_are_refused(hotbed_backend backend) {
     u = good;
     u.dtype = (hotbed_dtype)99;
     CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u = good;
+    u.state_dtype = HOTBED_F16;
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    CHECK(strstr(hotbed_last_error(), "state_dtype 2 (f16) is neither F32 nor BF16") != NULL);
+    u = good;
+    u.keys = (const uint64_t *)(const void *)b.gradients;
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    CHECK(strstr(hotbed_last_error(), "keys is set, but name is NULL") != NULL);
+    u = good;
     u.dtype = HOTBED_INT8; /* 13 bytes a row */
     CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
     u.row_bytes = 14;

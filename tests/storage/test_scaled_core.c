@@ -63,7 +63,7 @@ static void step(void *argument) {
         hotbed_rounding_of(&w->table, 77, w->clock.optimizer.steps);
     const hotbed_gradient_view gradient = {w->gradient, DIM_MOST, HOTBED_F32, NULL};
     const hotbed_sum_source source = {0, 0, NULL, 0};
-    const hotbed_update_shape shape = {false, false, true, false};
+    const hotbed_update_shape shape = {false, false, true, false, false};
     const uint32_t bits = hotbed_update_parts(
         NULL, &w->o, &w->clock, gradient, &w->table, &rounding, w->row, state_of(w, 0),
         state_of(w, 1), source, shape, w->width);
@@ -92,6 +92,7 @@ static void make(work *w, uint32_t dtype, uint32_t dim, uint32_t kind, bool rand
     w->table.row_bytes = ROW_BYTES;
     w->table.slots = 1;
     w->table.lower_first = UINT64_MAX;
+    w->table.state_dtype[0] = w->table.state_dtype[1] = HOTBED_F32;
     w->table.state_offset[0] = STATE0, w->table.state_offset[1] = STATE1;
     w->table.init.kind = HOTBED_INIT_UNIFORM;
     w->table.init.offset = w->table.init.low = -0.5F;

@@ -336,7 +336,7 @@ static void update_all_in_registers(work *w, uint32_t max_dim, uint32_t ahead) {
         w->width < groups ? groups / w->width : 1,
         ahead,
         w->width == 32};
-    w->shape = (hotbed_update_shape){true, false, false, true};
+    w->shape = (hotbed_update_shape){true, false, false, true, false};
     hotbed_clock_step(w->s.storage.clock, w->o.beta1, w->o.beta2);
     split(w);
     hotbed_emulate_run(w->width, sum_leaves_in_registers, w);
@@ -533,6 +533,7 @@ static void same_bytes(test_ticket *l, rng *random, kernels form) {
         w.width = widths[i];
         same_packed_sums(l, &w, i % 2 == 0 ? HOTBED_INT8 : HOTBED_FP8);
         w.shape.plain = form == PLAIN;
+        w.shape.narrow = w.o.narrow;
         /* at width 1, take the path that the library has not taken */
         update_all(&w, i > 0 || form == PLAIN);
         compare(storage, &after);
@@ -601,6 +602,7 @@ static void every_optimizer_and_pooling_is_the_same_at_every_width(hotbed_backen
         s.tables[0].dim = 5;
         s.tables[1].dim = i % 2 == 0 ? 70 : 131;
         s.tables[1].dtype = (hotbed_dtype)(1 + i % HOTBED_DTYPE_LAST);
+        s.tables[1].state_dtype = i % 3 != 0 ? HOTBED_BF16 : HOTBED_F32;
         s.options.output_dtype = (hotbed_dtype)(1 + (i + 1) % 3);
         s.options.optimizer.max_gradient = i % 2 == 0 ? 0.0F : 0.5F;
         train(&s, ANY);
@@ -837,6 +839,7 @@ static void initial_values_are_the_same_at_every_width(hotbed_backend backend) {
         for (int t = 0; t < TABLES; t++) {
             s.tables[t].dim = dims[t];
             s.tables[t].dtype = (hotbed_dtype)(1 + (t + kind) % (int)HOTBED_DTYPE_LAST);
+            s.tables[t].state_dtype = (t + kind) % 2 == 0 ? HOTBED_BF16 : HOTBED_F32;
             s.tables[t].initializer.kind = (hotbed_initializer_kind)kind;
             s.tables[t].initializer.std = 0.5F;
         }

@@ -71,6 +71,7 @@ static void mixed_setup(
     for (uint32_t t = 0; t < TABLES; t++) {
         s->tables[t].dim = dims[(n * TABLES + t * 5) % 12];
         s->tables[t].dtype = (hotbed_dtype)(1 + (n + t) % HOTBED_DTYPE_LAST);
+        s->tables[t].state_dtype = n % 2 != 0 && t > 0 ? HOTBED_BF16 : HOTBED_F32;
     }
     s->tables[1].kind = HOTBED_TABLE_STATIC;
     s->tables[1].capacity = 100;

@@ -112,6 +112,12 @@ static void create_refuses_bad_enums(hotbed_backend backend) {
     setup_start(&s, 1, DIM, CAPACITY);
     s.tables[0].dtype = (hotbed_dtype)99;
     refuse_argument(backend, &s, "dtype");
+    for (int dtype = HOTBED_F16; dtype <= (int)HOTBED_FP8 + 1; dtype++) {
+        setup_start(&s, 1, DIM, CAPACITY);
+        s.tables[0].state_dtype = (hotbed_dtype)dtype;
+        if (dtype != HOTBED_BF16)
+            refuse_argument(backend, &s, "state_dtype");
+    }
     setup_start(&s, 1, DIM, CAPACITY);
     s.tables[0].evict = (hotbed_evict)2;
     refuse_argument(backend, &s, "evict");
@@ -759,6 +765,7 @@ static void descriptions_equal_the_options(hotbed_backend backend) {
     s.tables[0].dtype = HOTBED_BF16;
     s.tables[1].dim = 7;
     s.tables[2].kind = HOTBED_TABLE_STATIC;
+    s.tables[1].state_dtype = HOTBED_BF16;
     setup_feature(&s, 0);
     setup_feature(&s, 1);
     setup_feature(&s, 1);
@@ -788,8 +795,12 @@ static void descriptions_equal_the_options(hotbed_backend backend) {
         CHECK(info.weights != NULL);
         uint64_t embedding = hotbed_dtype_row_bytes(info.dtype, info.dim);
         CHECK(info.state_offsets[0] >= embedding);
-        CHECK(info.state_offsets[1] >= info.state_offsets[0] + info.dim * sizeof(float));
-        CHECK(info.row_bytes >= info.state_offsets[1] + info.dim * sizeof(float));
+        const uint64_t state = info.dim * (t == 1 ? sizeof(uint16_t) : sizeof(float));
+        CHECK_EQ(info.state_dtypes[0], t == 1 ? HOTBED_BF16 : HOTBED_F32);
+        CHECK_EQ(info.state_dtypes[1], info.state_dtypes[0]);
+        CHECK(info.state_offsets[1] >= info.state_offsets[0] + state);
+        CHECK(info.row_bytes >= info.state_offsets[1] + state);
+        CHECK(info.row_bytes < embedding + 2 * state + 48);
         CHECK_EQ(info.index_bytes, t == 2 ? 0 : 16 * info.slots);
     }
     fixture_close(&r);

@@ -30,6 +30,7 @@ static void three_tables(setup *s, hotbed_optimizer_kind kind) {
     for (uint32_t t = 0; t < 3; t++) {
         s->tables[t].dim = dims[t];
         s->tables[t].dtype = (hotbed_dtype)(1 + (kind + t) % HOTBED_DTYPE_LAST);
+        s->tables[t].state_dtype = (kind + t) % 2 == 0 ? HOTBED_BF16 : HOTBED_F32;
     }
     s->tables[2].kind = HOTBED_TABLE_STATIC;
     s->tables[2].capacity = 50;
@@ -121,7 +122,8 @@ static uint64_t run_batch(export_fixture *d, const hotbed_export *e) {
     collect(d, d->all_scores + d->n, &d->scores, n, sizeof(uint64_t));
     collect(d, d->all_weights + d->n * row, &d->weights, n, row);
     for (uint32_t s = 0; s < hotbed_optimizer_states(kind); s++) {
-        const uint64_t state = hotbed_optimizer_state_dim(kind, s, info.dim) * sizeof(float);
+        const uint64_t state = hotbed_optimizer_state_dim(kind, s, info.dim) *
+                               hotbed_dtype_bytes(info.state_dtypes[s]);
         collect(d, (char *)d->all_states[s] + d->n * state, &d->states[s], n, state);
     }
     d->n += n;
@@ -153,10 +155,10 @@ static void check_all(export_fixture *d, uint32_t table) {
         uint8_t want[MAX_DIM * 4];
         oracle_row_get(m, row, want, 0);
         CHECK_BYTES(d->all_weights + i * size, want, size);
-        for (uint32_t s = 0; s < hotbed_optimizer_states(d->r.model->options.optimizer.kind); s++)
-            CHECK_BYTES(
-                d->all_states[s] + i * m->state_dim[s], row->states[s],
-                m->state_dim[s] * sizeof(float));
+        for (uint32_t s = 0; s < hotbed_optimizer_states(d->r.model->options.optimizer.kind); s++) {
+            oracle_state_get(m, row, s, want, 0);
+            CHECK_BYTES((char *)d->all_states[s] + i * m->state_bytes[s], want, m->state_bytes[s]);
+        }
     }
     for (uint64_t i = 0; i < d->n; i++)
         oracle_find(d->r.model, table, d->all_keys[i])->pins = 0;

@@ -212,6 +212,7 @@ static void rows_have_the_bytes_of_the_model(hotbed_backend backend) {
             /* 48 slots, 32 candidates of a key: two batches of 16 fit */
             b.s.tables[t].upper_capacity = 17;
             b.s.tables[t].dtype = (hotbed_dtype)(1 + (t + o) % HOTBED_DTYPE_LAST);
+            b.s.tables[t].state_dtype = (t + o) % 2 == 0 ? HOTBED_BF16 : HOTBED_F32;
             b.s.tables[t].insertion = t % 2 == 0 ? HOTBED_INSERT_PLAIN : HOTBED_INSERT_PROBATION;
         }
         b.s.tables[7].kind = HOTBED_TABLE_STATIC;

@@ -364,6 +364,13 @@ static void rows_are_explained(hotbed_backend backend) {
     CHECK(strstr(text, "; a row of user: 144 bytes of fp8, 4 of states, 160 in all;") != NULL);
     CHECK(strstr(text, ": 64 bytes of f32, 4 of states, 80 in all") != NULL);
     fixture_close(&r);
+    s.tables[1].state_dtype = HOTBED_BF16;
+    s.options.optimizer.kind = HOTBED_OPT_ADAM;
+    fixture_open_bare(&r, backend, &s.options);
+    CHECK_OK(hotbed_storage_explain(r.storage, text, sizeof text));
+    CHECK(strstr(text, "; a row of item: 20 bytes of int8, 128 of states, 160 in all;") != NULL);
+    CHECK(strstr(text, "; a row of user: 144 bytes of fp8, 512 of states, 656 in all;") != NULL);
+    fixture_close(&r);
 }
 
 static void both_indexes_are_explained(hotbed_backend backend) {

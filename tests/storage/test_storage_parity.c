@@ -24,8 +24,10 @@ static void compare_tables(fixture fixtures[BACKENDS]) {
             fixtures[0].storage, t, n, keys, NULL, &m, fixtures[0].stream));
         uint64_t sizes[4] = {
             n * hotbed_dtype_row_bytes(info.dtype, info.dim),
-            n * hotbed_optimizer_state_dim(kind, 0, info.dim) * sizeof(float),
-            n * hotbed_optimizer_state_dim(kind, 1, info.dim) * sizeof(float),
+            n * hotbed_optimizer_state_dim(kind, 0, info.dim) *
+                hotbed_dtype_bytes(info.state_dtypes[0]),
+            n * hotbed_optimizer_state_dim(kind, 1, info.dim) *
+                hotbed_dtype_bytes(info.state_dtypes[1]),
             hash ? n * sizeof(uint64_t) : 0};
         void *parts[BACKENDS][4];
         for (int b = 0; b < BACKENDS; b++) {
@@ -53,6 +55,7 @@ static void compare_tables(fixture fixtures[BACKENDS]) {
 }
 
 static bool own_parameters; /* two tables have an optimizer of their own */
+static bool narrow_states;  /* tables but one have BF16 states */
 
 static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     static fixture fixtures[BACKENDS];
@@ -75,6 +78,8 @@ static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     s.tables[4].dtype = HOTBED_INT8;
     s.tables[5].dim = 131;
     s.tables[5].dtype = HOTBED_FP8;
+    for (uint32_t t = 0; t < TABLES; t++)
+        s.tables[t].state_dtype = narrow_states && t != 4 ? HOTBED_BF16 : HOTBED_F32;
     s.options.pooling = pooling;
     s.options.output_dtype = (hotbed_dtype)(1 + (int)pooling);
     s.options.optimizer.kind = kind;
@@ -146,6 +151,19 @@ static void own_parameters_everywhere(void) {
     own_parameters = false;
 }
 
+static void narrow_states_everywhere(void) {
+    narrow_states = true;
+    for (int kind = 1; kind <= HOTBED_OPT_LAST; kind++) {
+        own_parameters = kind % 4 == 0;
+        same_bytes((hotbed_optimizer_kind)kind, (hotbed_pooling)(kind % 3));
+    }
+    narrow_states = own_parameters = false;
+}
+
+static void narrow_states_give_the_same_bytes_on_both_backends(hotbed_backend backend) {
+    both(narrow_states_everywhere);
+}
+
 static void tables_with_own_parameters_give_the_same_bytes_on_both_backends(
     hotbed_backend backend) {
     both(own_parameters_everywhere);
@@ -175,6 +193,7 @@ static void adagrad_gives_the_same_bytes_on_both_backends(hotbed_backend backend
 const hotbed_test hotbed_tests[] = {
     {TEST(the_other_optimizers_give_the_same_bytes_on_both_backends)},
     {TEST(tables_with_own_parameters_give_the_same_bytes_on_both_backends)},
+    {TEST(narrow_states_give_the_same_bytes_on_both_backends)},
     {TEST(sgd_gives_the_same_bytes_on_both_backends)},
     {TEST(adam_gives_the_same_bytes_on_both_backends)},
     {TEST(adagrad_gives_the_same_bytes_on_both_backends)},

@@ -3,6 +3,7 @@
  * The other programs compare every stored element with the model (tests/support/oracle.c), which rounds by values. Here
  * are the effects: steps that are lost, or add up.
  */
+#include "storage/step/row_core.h"
 #include "tests/storage/fixture.h"
 
 #include <math.h>
@@ -139,6 +140,65 @@ static void words_differ_between_rows_elements_and_steps(hotbed_backend backend)
     side_close(&d);
 }
 
+/* Adam's average of squared gradients with beta2 0.999 moves by a thousandth of the rest of its way: rounded to nearest,
+ * it stops when that is less than half of the distance to its neighbour. Rounded at random, it follows f32's. */
+static void averages_of_squares_stop_or_follow_f32(hotbed_backend backend) {
+    enum { DIM = 16, AVERAGE_STEPS = 2000 };
+    static const struct {
+        hotbed_dtype dtype;
+        hotbed_rounding rounding;
+    } ways[] = {
+        {HOTBED_F32, HOTBED_ROUND_NEAREST},
+        {HOTBED_BF16, HOTBED_ROUND_NEAREST},
+        {HOTBED_BF16, HOTBED_ROUND_STOCHASTIC}};
+    double means[3];
+    for (int w = 0; w < 3; w++) {
+        static unsigned char found[KEYS * DIM * sizeof(float)];
+        setup s;
+        side d = {.dtype = HOTBED_F32, .dim = DIM};
+        setup_start(&s, 1, DIM, 200);
+        s.tables[0].state_dtype = ways[w].dtype;
+        s.tables[0].rounding = ways[w].rounding;
+        setup_feature(&s, 0);
+        s.options.optimizer.kind = HOTBED_OPT_ADAM;
+        s.options.seed = 7;
+        fixture_open_bare(&d.r, backend, &s.options);
+        CHECK_OK(hotbed_ticket_create(d.r.storage, KEYS, KEYS, d.r.stream, &d.ticket));
+        side_train(&d, AVERAGE_STEPS);
+        CHECK_EQ(side_rounded_away(&d), 0); /* rows of f32 are not counted */
+        uint64_t keys[KEYS];
+        for (uint32_t i = 0; i < KEYS; i++)
+            keys[i] = i;
+        const size_t bytes = KEYS * DIM * hotbed_dtype_bytes(ways[w].dtype);
+        const hotbed_rows rows = {.states = {NULL, fixture_alloc(&d.r, bytes)}};
+        CHECK_OK(hotbed_storage_get_rows(
+            d.r.storage, 0, KEYS, fixture_copy(&d.r, keys, sizeof keys), &rows, NULL, d.r.stream));
+        fixture_download(&d.r, found, rows.states[1], bytes);
+        means[w] = 0.0;
+        for (uint32_t i = 0; i < KEYS * DIM; i++)
+            means[w] += (double)oracle_load(ways[w].dtype, found, i) / (KEYS * DIM);
+        side_close(&d);
+    }
+    CHECK_NEAR(means[0], 1.0 - pow(0.999, AVERAGE_STEPS), 1e-4);
+    CHECK_NEAR(means[1], 0.25, 1e-6); /* from there on, it does not move */
+    CHECK_NEAR(means[2], means[0], 0.02);
+}
+
+/* A row and its states have random words of their own. */
+static void words_differ_between_a_row_and_its_states(hotbed_backend backend) {
+    const hotbed_rounding_view r = {true, 77, 5, 6, 0x123456789abcdefU};
+    (void)backend;
+    for (uint32_t what = 0; what < 3; what++)
+        for (uint32_t other = 0; other < 3; other++)
+            for (uint32_t e = 0; e < HOTBED_DIM_MOST; e += 4) {
+                const hotbed_u32x4 a = hotbed_rounding_words_of(&r, what, e);
+                const hotbed_u32x4 b =
+                    hotbed_rounding_words_of(&r, other, (e + 4 * other) % HOTBED_DIM_MOST);
+                const bool same = memcmp(&a, &b, sizeof a) == 0;
+                CHECK_EQ(same, what == 0 && other == 0);
+            }
+}
+
 static void runs_give_the_same_bytes(hotbed_backend backend) {
     static uint16_t rows[2][KEYS * DIM_MOST];
     for (uint32_t n = 0; n < NARROW; n++) {
@@ -169,6 +229,8 @@ static void an_unknown_rounding_is_refused(hotbed_backend backend) {
 const hotbed_test hotbed_tests[] = {
     {TEST(steps_add_up_or_are_counted)},
     {TEST(words_differ_between_rows_elements_and_steps)},
+    {TEST(averages_of_squares_stop_or_follow_f32)},
+    {TEST(words_differ_between_a_row_and_its_states)},
     {TEST(runs_give_the_same_bytes)},
     {TEST(an_unknown_rounding_is_refused)},
     {NULL, NULL},

@@ -20,6 +20,7 @@ static void three_tables(setup *s, hotbed_optimizer_kind kind) {
     for (uint32_t t = 0; t < 3; t++) {
         s->tables[t].dim = table_dims[t];
         s->tables[t].dtype = (hotbed_dtype)(1 + (kind + t) % HOTBED_DTYPE_LAST);
+        s->tables[t].state_dtype = (kind + t) % 2 == 0 ? HOTBED_BF16 : HOTBED_F32;
     }
     s->tables[2].kind = HOTBED_TABLE_STATIC;
     s->tables[2].capacity = 50;
@@ -121,13 +122,14 @@ static void set_rows(subject *d, uint32_t table) {
         oracle_row_round(m->options.dtype, dim, weights, d->host.weights, i);
         if ((which & WITH_WEIGHTS) != 0)
             oracle_row_set(m, row, d->host.weights, i);
-        for (unsigned s = 0; s < 2; s++)
-            for (uint32_t e = 0; e < m->state_dim[s]; e++) {
-                float *place = &d->host.states[s][i * m->state_dim[s] + e];
-                *place = fabsf(rng_float(&d->random)); /* Adagrad's state cannot be negative */
-                if ((which & ((uint32_t)WITH_STATE0 << s)) != 0)
-                    row->states[s][e] = *place;
-            }
+        for (unsigned s = 0; s < 2; s++) {
+            for (uint32_t e = 0; e < m->state_dim[s]; e++) /* Adagrad's state cannot be negative */
+                oracle_store(
+                    m->state_dtype[s], d->host.states[s], i * m->state_dim[s] + e,
+                    fabsf(rng_float(&d->random)));
+            if ((which & ((uint32_t)WITH_STATE0 << s)) != 0)
+                oracle_state_set(m, row, s, d->host.states[s], i);
+        }
     }
     fixture_upload(&d->r, d->device_keys, d->keys, sizeof d->keys);
     fixture_upload(&d->r, d->device, &d->host, sizeof d->host);
@@ -151,9 +153,7 @@ static void get_rows(subject *d, uint32_t table) {
             oracle_row_get(m, row, d->expected.weights, i);
         for (unsigned s = 0; s < 2; s++)
             if (row != NULL && (which & ((uint32_t)WITH_STATE0 << s)) != 0)
-                memcpy(
-                    d->expected.states[s] + i * m->state_dim[s], row->states[s],
-                    m->state_dim[s] * sizeof(float));
+                oracle_state_get(m, row, s, d->expected.states[s], i);
         if (row != NULL && (which & WITH_SCORES) != 0)
             d->expected.scores[i] = row->score;
     }
@@ -354,8 +354,8 @@ static void move_table(
     hotbed_rows rows = {
         .weights = fixture_alloc(from, n * m->options.dim * sizeof(float)),
         .states =
-            {fixture_alloc(from, n * m->state_dim[0] * sizeof(float)),
-             fixture_alloc(from, n * m->state_dim[1] * sizeof(float))},
+            {fixture_alloc(from, n * m->state_bytes[0]),
+             fixture_alloc(from, n * m->state_bytes[1])},
         .scores = fixture_alloc(from, n * sizeof(uint64_t))};
     if (m->options.kind == HOTBED_TABLE_STATIC)
         rows.scores = NULL;
@@ -772,7 +772,7 @@ static void full_tables_are_filled_again(hotbed_backend backend) {
             for (uint64_t first = 0; first < n; first += 700) { /* several calls */
                 hotbed_rows some = {
                     .weights = (float *)rows.weights + 2 * first,
-                    .states = {rows.states[0] + 2 * first},
+                    .states = {(float *)rows.states[0] + 2 * first},
                     .scores = rows.scores + first};
                 const uint64_t count = n - first < 700 ? n - first : 700;
                 /* set_rows() does not grow the table */

@@ -26,6 +26,7 @@ static void mixed_setup(
     for (uint32_t t = 0; t < TABLES; t++) {
         s->tables[t].dim = all_dims[(n * TABLES + t) % NUM_DIMS];
         s->tables[t].dtype = (hotbed_dtype)(1 + (n + t) % HOTBED_DTYPE_LAST);
+        s->tables[t].state_dtype = n % 2 != 0 && t != 2 ? HOTBED_BF16 : HOTBED_F32;
         s->tables[t].eval_initializer.value = 0.1F * (float)t;
     }
     s->tables[1].kind = HOTBED_TABLE_STATIC;
@@ -102,6 +103,7 @@ static void l2_decay_equals_the_model(hotbed_backend backend) {
         test_ticket l;
         setup_start(&s, 1, dims[i % 5], 500);
         s.tables[0].dtype = (hotbed_dtype)(1 + i / 2 % HOTBED_DTYPE_LAST);
+        s.tables[0].state_dtype = i % 2 == 0 ? HOTBED_F32 : HOTBED_BF16;
         s.options.pooling = i % 3 == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM;
         s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + i / 2);
         s.options.optimizer.l2_decay = 0.125F;
@@ -122,14 +124,16 @@ static void l2_decay_equals_the_model(hotbed_backend backend) {
 /* Each dimension in a storage of its own, because the largest dimension decides how work is split. */
 static void every_dimension_equals_the_model(hotbed_backend backend) {
     rng random = rng_start(7);
-    for (uint32_t d = 0; d < NUM_DIMS; d += hotbed_test_is_small() ? 3 : 1) {
+    for (uint32_t i = 0; i < 2 * NUM_DIMS; i += hotbed_test_is_small() ? 3 : 1) {
+        const uint32_t d = i % NUM_DIMS;
         setup s;
         fixture r;
         test_ticket l;
         setup_start(&s, 1, all_dims[d], 500);
         s.tables[0].dtype = (hotbed_dtype)(1 + d % HOTBED_DTYPE_LAST);
+        s.tables[0].state_dtype = i < NUM_DIMS ? HOTBED_F32 : HOTBED_BF16;
         s.options.pooling = (hotbed_pooling)((d + 1) % 3);
-        s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + (d + 1) % HOTBED_OPT_LAST);
+        s.options.optimizer.kind = (hotbed_optimizer_kind)(1 + (i + 1) % HOTBED_OPT_LAST);
         fixture_open(&r, backend, &s.options);
         test_ticket_open(&r, &l, 128, 32);
         for (int step = 0; step < 3; step++) {

@@ -481,6 +481,7 @@ static void every_mode_equals_the_model(hotbed_backend backend) {
             for (uint32_t t = 0; t < 10; t++) {
                 s.tables[t].dim = dims[t];
                 s.tables[t].dtype = (hotbed_dtype)(1 + (t + o + way) % HOTBED_DTYPE_LAST);
+                s.tables[t].state_dtype = (t + o) % 2 == 0 ? HOTBED_BF16 : HOTBED_F32;
                 s.tables[t].upper_capacity = way == 1 ? 96 : 12; /* 80 % or 10 % of the keys */
                 s.tables[t].insertion = t % 2 == 0 ? HOTBED_INSERT_PLAIN : HOTBED_INSERT_PROBATION;
             }

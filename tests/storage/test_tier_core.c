@@ -97,7 +97,7 @@ static void start(work *k, uint32_t width, uint64_t below) {
         hotbed_table_view *table = &k->tables[t];
         table->dim = DIM - t;
         table->dtype = HOTBED_F32;
-        hotbed_row_lay_out(table, (hotbed_optimizer_kind)0);
+        hotbed_row_lay_out(table, (hotbed_optimizer_kind)0, HOTBED_F32);
         CHECK(table->row_bytes <= ROW);
         table->rows = k->w.rows[t];
         table->lower_rows = k->w.lower_rows[t];

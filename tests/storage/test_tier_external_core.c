@@ -103,7 +103,7 @@ static void start(work *k, uint32_t width) {
         hotbed_table_view *table = &k->tables[t];
         table->dim = DIM - t;
         table->dtype = HOTBED_F32;
-        hotbed_row_lay_out(table, (hotbed_optimizer_kind)0);
+        hotbed_row_lay_out(table, (hotbed_optimizer_kind)0, HOTBED_F32);
         if (t == TIMED)
             table->row_bytes = hotbed_round_up(table->row_bytes, HOTBED_ROW_TIME) + HOTBED_ROW_TIME;
         CHECK(table->row_bytes <= ROW);

@@ -114,12 +114,18 @@ static float rounded(hotbed_dtype dtype, float value) {
     return oracle_load(dtype, &place, 0);
 }
 
-/* The random word for element e of the row of `key` in the present optimizer step. */
+enum {
+    ROW = 0,
+    STATE = 1
+}; /* what is rounded: the row, or its first state; STATE + 1: its second */
+
+/* The random word for element e of the row of `key`, or of a state, in the present optimizer step. */
 static uint32_t rounding_word(
-    const oracle *model, const oracle_table *table, uint64_t key, uint32_t e) {
+    const oracle *model, const oracle_table *table, uint64_t key, uint32_t what, uint32_t e) {
     const uint64_t mixed =
         hotbed_hash_u64(model->options.seed ^ hotbed_hash_u64(model->state.optimizer_steps));
-    hotbed_u32x4 counter = {(uint32_t)key, (uint32_t)(key >> 32), e / 4, table->name_hash};
+    hotbed_u32x4 counter = {
+        (uint32_t)key, (uint32_t)(key >> 32), e / 4 + 4096 * what, table->name_hash};
     counter = hotbed_philox(counter, (uint32_t)mixed, (uint32_t)(mixed >> 32));
     const uint32_t words[4] = {counter.x, counter.y, counter.z, counter.w};
     return words[e % 4];
@@ -145,23 +151,24 @@ static float rounded_by(float value, int digits, int least, double infinite, uin
 
 /* Element e after a step that computed w. */
 static float stepped(
-    const oracle *model, const oracle_table *table, uint64_t key, uint32_t e, float w) {
+    const oracle *model, const oracle_table *table, hotbed_dtype dtype, uint64_t key, uint32_t what,
+    uint32_t e, float w) {
     const bool random = table->options.rounding == HOTBED_ROUND_STOCHASTIC;
-    switch (table->options.dtype) {
+    switch (dtype) {
     case HOTBED_F32:
     case HOTBED_INT8:
     case HOTBED_FP8:
         break;
     case HOTBED_F16:
         if (random && !isnan(w))
-            return rounded_by(w, 11, -24, 65536.0, rounding_word(model, table, key, e));
+            return rounded_by(w, 11, -24, 65536.0, rounding_word(model, table, key, what, e));
         break;
     case HOTBED_BF16:
         if (random && !isnan(w))
-            return rounded_by(w, 8, -133, 0x1p128, rounding_word(model, table, key, e));
+            return rounded_by(w, 8, -133, 0x1p128, rounding_word(model, table, key, what, e));
         break;
     }
-    return rounded(table->options.dtype, w);
+    return rounded(dtype, w);
 }
 
 /* --- rows with scales -------------------------------------------------------------------------- */
@@ -323,6 +330,20 @@ void oracle_row_get(const oracle_table *table, const oracle_row *row, void *arra
         oracle_store(table->options.dtype, to, e, row->weights[e]);
 }
 
+void oracle_state_get(
+    const oracle_table *table, const oracle_row *row, uint32_t state, void *array, uint64_t index) {
+    uint8_t *to = (uint8_t *)array + index * table->state_bytes[state];
+    for (uint32_t e = 0; e < table->state_dim[state]; e++)
+        oracle_store(table->state_dtype[state], to, e, row->states[state][e]);
+}
+
+void oracle_state_set(
+    const oracle_table *table, oracle_row *row, uint32_t state, const void *array, uint64_t index) {
+    const uint8_t *from = (const uint8_t *)array + index * table->state_bytes[state];
+    for (uint32_t e = 0; e < table->state_dim[state]; e++)
+        row->states[state][e] = oracle_load(table->state_dtype[state], from, e);
+}
+
 static void read_row(const oracle_table *table, const uint8_t *from, float *weights) {
     const uint32_t dim = table->options.dim;
     const hotbed_dtype dtype = table->options.dtype;
@@ -448,7 +469,8 @@ static uint32_t put(
     for (uint32_t s = 0; s < hotbed_optimizer_states(model->options.optimizer.kind); s++) {
         row->states[s] = allocate(table->state_dim[s], sizeof(float));
         for (uint32_t i = 0; i < table->state_dim[s]; i++)
-            row->states[s][i] = oracle_first_state(&model->options.optimizer, s);
+            row->states[s][i] =
+                rounded(table->state_dtype[s], oracle_first_state(&model->options.optimizer, s));
     }
     uint32_t head = head_of(table, key);
     row->next = table->heads[head];
@@ -577,9 +599,13 @@ oracle *oracle_create(const hotbed_storage_options *options, oracle_initial init
             table->options.dtype = HOTBED_F32;
         table->optimizer =
             table->options.optimizer == NULL ? options->optimizer : *table->options.optimizer;
-        for (uint32_t s = 0; s < 2; s++)
-            table->state_dim[s] =
-                hotbed_optimizer_state_dim(options->optimizer.kind, s, table->options.dim);
+        for (uint32_t s = 0; s < 2; s++) {
+            const hotbed_optimizer_kind kind = options->optimizer.kind;
+            table->state_dim[s] = hotbed_optimizer_state_dim(kind, s, table->options.dim);
+            table->state_dtype[s] =
+                hotbed_optimizer_state_dtype(kind, s, table->options.state_dtype);
+            table->state_bytes[s] = table->state_dim[s] * hotbed_dtype_bytes(table->state_dtype[s]);
+        }
         table->free_rows = NONE;
         table->name_hash = 2166136261U;
         for (const char *c = table->options.name; *c != 0; c++) /* FNV-1a */
@@ -1091,7 +1117,7 @@ static bool store_scaled(
     if (table->options.rounding == HOTBED_ROUND_STOCHASTIC) {
         words = allocate(dim, sizeof *words);
         for (uint32_t e = 0; e < dim; e++)
-            words[e] = rounding_word(model, table, row->key, e);
+            words[e] = rounding_word(model, table, row->key, ROW, e);
     }
     write_scaled(table->options.dtype, dim, values, row->weights, words, row->stored);
     read_row(table, row->stored, row->weights);
@@ -1136,12 +1162,16 @@ static void update_row(oracle *model, oracle_table *table, oracle_row *row, cons
         if (table->state_dim[1] != 0)
             b = &row->states[1][table->state_dim[1] == 1 ? 0 : e];
         const float before = row->weights[e], w = step_element(&s, before, g[e], a, b);
+        for (uint32_t i = 0; i < 2; i++)
+            if (table->state_dtype[i] != HOTBED_F32)
+                row->states[i][e] = stepped(
+                    model, table, table->state_dtype[i], row->key, STATE + i, e, row->states[i][e]);
         steps = steps || w != before;
         if (row->stored != NULL) {
             g[e] = w;
             continue;
         }
-        row->weights[e] = stepped(model, table, row->key, e, w);
+        row->weights[e] = stepped(model, table, table->options.dtype, row->key, ROW, e, w);
         changes = changes || float_bits(row->weights[e]) != float_bits(before);
     }
     if (row->stored != NULL)

@@ -23,7 +23,7 @@ typedef struct oracle_row {
     uint64_t time;
     float *weights;   /* [dim], each a value of the table's dtype */
     uint8_t *stored;  /* types with scales: the row that has these values; else NULL */
-    float *states[2]; /* [state_dim] */
+    float *states[2]; /* [state_dim], each a value of the table's state_dtype */
     uint32_t pins;
     bool set_time; /* `time` is a time of the library, set by key */
     uint32_t next; /* next row of the hash chain, or of the list of free rows */
@@ -38,6 +38,8 @@ typedef struct oracle_table {
     hotbed_table_options options;
     hotbed_optimizer optimizer; /* the table's own, or the storage's */
     uint32_t state_dim[2];
+    hotbed_dtype state_dtype[2];
+    uint64_t state_bytes[2]; /* 0: the optimizer does not have the state */
     uint32_t name_hash;
     oracle_row *rows; /* [num_rows] live or free */
     uint32_t num_rows;
@@ -121,12 +123,17 @@ void oracle_eval(oracle *model, const hotbed_batch *batch, void *output, uint64_
 
 uint64_t oracle_least_stride(const oracle *model);
 
-/* The first value of a state of a new row. */
+/* The first value of a state of a new row, in f32. */
 float oracle_first_state(const hotbed_optimizer *optimizer, uint32_t state);
 
 /* Copy the row as it is stored to, or from, place `index` of an array of such rows. */
 void oracle_row_get(const oracle_table *table, const oracle_row *row, void *array, uint64_t index);
 void oracle_row_set(const oracle_table *table, oracle_row *row, const void *array, uint64_t index);
+/* The same for a state. */
+void oracle_state_get(
+    const oracle_table *table, const oracle_row *row, uint32_t state, void *array, uint64_t index);
+void oracle_state_set(
+    const oracle_table *table, oracle_row *row, uint32_t state, const void *array, uint64_t index);
 /* Write a row to place `index` of an array, rounded to nearest. */
 void oracle_row_round(
     hotbed_dtype dtype, uint32_t dim, const float *weights, void *array, uint64_t index);

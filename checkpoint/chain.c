@@ -46,7 +46,8 @@ hotbed_status hotbed_chain_check(
         const hotbed_manifest_storage *s = hotbed_manifest_origin(parent, x);
         const hotbed_manifest_storage *t = hotbed_manifest_origin(increment, y);
         if (strcmp(x->name, y->name) != 0 || x->kind != y->kind || x->dtype != y->dtype ||
-            x->dim != y->dim || x->bucket_bits != y->bucket_bits || x->times != y->times ||
+            x->state_dtype != y->state_dtype || x->dim != y->dim ||
+            x->bucket_bits != y->bucket_bits || x->times != y->times ||
             x->capacity != y->capacity || s->key_type != t->key_type ||
             s->optimizer.kind != t->optimizer.kind ||
             (parent->world > 1 && (x->route != y->route || x->route_rows != y->route_rows)))

@@ -128,7 +128,7 @@ static const char *npy_type(
         return hotbed_manifest_origin(m, t)->key_type == HOTBED_KEY_I64 ? "<i8" : "<u8";
     if (column == HOTBED_COLUMN_SCORES || column == HOTBED_COLUMN_TIMES)
         return "<u8";
-    return column == HOTBED_COLUMN_VALUES ? hotbed_dtype_npy(t->dtype) : "<f4";
+    return hotbed_dtype_npy(hotbed_manifest_form(m, t, hotbed_manifest_types(t), column).dtype);
 }
 
 /* Write the header of .npy format 1.0: magic, length, a Python dict, blanks, a newline. */
@@ -162,10 +162,11 @@ static hotbed_status open_npy(
     char name[PATH_BYTES], header[HEADER_BYTES];
     const char *type = npy_type(m, t, column);
     size_t width = hotbed_manifest_row_bytes(m, t, column);
-    *out = (target){.file = file, .at = HEADER_BYTES, .row_bytes = width, .dim = t->dim};
-    if (column == HOTBED_COLUMN_VALUES && t->dtype != HOTBED_F32 && strcmp(type, "<f4") == 0) {
-        out->widen = t->dtype;
-        out->row_bytes = t->dim * sizeof(float);
+    const hotbed_column_form form = hotbed_manifest_form(m, t, hotbed_manifest_types(t), column);
+    *out = (target){.file = file, .at = HEADER_BYTES, .row_bytes = width, .dim = form.dim};
+    if (form.dim != 0 && form.dtype != HOTBED_F32 && strcmp(type, "<f4") == 0) {
+        out->widen = form.dtype;
+        out->row_bytes = form.dim * sizeof(float);
     }
     bool flat = column == HOTBED_COLUMN_KEYS || column == HOTBED_COLUMN_SCORES ||
                 column == HOTBED_COLUMN_TIMES ||

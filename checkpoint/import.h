@@ -25,7 +25,7 @@ typedef struct hotbed_import_table {
     char name[64];
     hotbed_table_kind kind;
     hotbed_dtype dtype;
-    hotbed_dtype state_dtype; /* of the states in the files; a checkpoint has F32 */
+    hotbed_dtype state_dtype; /* of the states in the files; the checkpoint gets F32 */
     uint32_t dim;
     uint32_t num_parts;
     /* Scores are ages: the written score is `now` minus the age. `now` is the largest age plus 1,
@@ -57,8 +57,8 @@ hotbed_status hotbed_checkpoint_import(
     const hotbed_io_calls *calls, const char *path, const hotbed_import *import);
 
 /* Write the tables of a chain into the new directory `path`, one .npy file per column:
- * <table>.weight.npy, .weight_id, .metadata, .times and .<state>. bf16, which .npy does not have,
- * becomes f32. The directory is named .tmp-<id>, beside `path`, until all files are complete and on
+ * <table>.weight.npy, .weight_id, .metadata, .times and .<state>. Types that .npy does not have, such
+ * as bf16, become f32. The directory is named .tmp-<id>, beside `path`, until all files are complete and on
  * disk. A failed export leaves nothing. Errors: ARGUMENT (no name), STATE (`path` exists), IO,
  * CORRUPT, MEMORY. */
 hotbed_status hotbed_checkpoint_export_npy(

@@ -69,7 +69,10 @@ hotbed_h5_shape hotbed_layout_shape(
     if (keys && origin->key_type == HOTBED_KEY_I64)
         shape.type = HOTBED_H5_I64;
     if (column >= HOTBED_COLUMN_STATE && column < HOTBED_COLUMN_TIMES) {
-        shape.type = HOTBED_H5_F32;
+        shape.type = hotbed_manifest_form(m, table, hotbed_manifest_types(table), column).dtype ==
+                             HOTBED_BF16
+                         ? HOTBED_H5_BF16
+                         : HOTBED_H5_F32;
         /* One number per row is a vector, as in TorchRec. */
         if (!hotbed_state_is_one((uint32_t)origin->optimizer.kind, column - HOTBED_COLUMN_STATE))
             shape.width = hotbed_optimizer_state_dim(

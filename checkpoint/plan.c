@@ -62,6 +62,7 @@ hotbed_status hotbed_plan_table(
     table->storage = storages->tables[number].storage;
     table->kind = info.kind;
     table->dtype = info.dtype;
+    table->state_dtype = hotbed_row_types_of(&info).states;
     table->dim = info.dim;
     table->times = info.score == HOTBED_SCORE_TIMESTAMP_LFU;
     hotbed_share_describe(share, number, table);
@@ -129,7 +130,8 @@ static hotbed_status same_tables(
     for (uint32_t t = 0; t < m->num_tables; t++) {
         const hotbed_manifest_table *x = &parent->tables[t], *y = &m->tables[t];
         if (strcmp(x->name, y->name) != 0 || x->kind != y->kind || x->dtype != y->dtype ||
-            x->dim != y->dim || x->bucket_bits != y->bucket_bits || x->times != y->times ||
+            x->state_dtype != y->state_dtype || x->dim != y->dim ||
+            x->bucket_bits != y->bucket_bits || x->times != y->times ||
             hotbed_manifest_optimizer(parent, x) != hotbed_manifest_optimizer(m, y) ||
             (share->world == 1 && x->capacity != y->capacity))
             return hotbed_error_path(

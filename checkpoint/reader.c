@@ -133,6 +133,13 @@ static hotbed_status match_table(reader *r, uint32_t number) {
     if (r->strict && info.kind == HOTBED_TABLE_STATIC && table->capacity != rows)
         return differs(info.name, "the number of rows", saved, here);
     HOTBED_TRY(match_storage(r, number, &info, hotbed_manifest_origin(m, table)));
+    const hotbed_dtype states = hotbed_row_types_of(&info).states;
+    const bool trains =
+        hotbed_storage_optimizer(hotbed_storages_of(r->storages, number))->kind != 0;
+    if (r->strict && trains && table->state_dtype != states)
+        return differs(
+            info.name, "state_dtype", hotbed_dtype_name(table->state_dtype),
+            hotbed_dtype_name(states));
     r->taken[found] = HOTBED_TAKEN;
     r->numbers[found] = number;
     return HOTBED_OK;
@@ -377,7 +384,7 @@ static hotbed_status read_table(
     hotbed_status status = HOTBED_OK;
     for (uint32_t i = 0; i < 2 && status == HOTBED_OK; i++)
         status = hotbed_staging_create(
-            m, &m->tables[table], info.dtype, rows, r->stream, &t.stagings[i]);
+            m, &m->tables[table], hotbed_row_types_of(&info), rows, r->stream, &t.stagings[i]);
     if (status == HOTBED_OK)
         status = read_part(&t, shard, last);
     if (status == HOTBED_OK)
@@ -539,7 +546,7 @@ static hotbed_status read_redistributed(reader *r, const link *from) {
             .directory = &from->directory,
             .manifest = &from->manifest,
             .table = t,
-            .dtype = info.dtype,
+            .types = hotbed_row_types_of(&info),
             .rows = rows_of(r, r->numbers[t], &info),
             .workers = workers_of(r),
         };
@@ -741,7 +748,9 @@ static bool is_exact(const reader *r, const uint64_t *loaded) {
         if (r->numbers[i] != i || is_lossy(r, i, loaded[i]) ||
             (r->comm == NULL && r->share.world > 1) || /* what others lost is unknown */
             hotbed_storages_info(r->storages, i, &info) != HOTBED_OK ||
-            info.dtype != m->tables[i].dtype || !hotbed_share_is(&r->share, i, m, &m->tables[i]) ||
+            info.dtype != m->tables[i].dtype ||
+            hotbed_row_types_of(&info).states != m->tables[i].state_dtype ||
+            !hotbed_share_is(&r->share, i, m, &m->tables[i]) ||
             hotbed_storage_optimizer(hotbed_storages_of(r->storages, i))->kind !=
                 hotbed_manifest_optimizer(m, &m->tables[i]) ||
             (info.score == HOTBED_SCORE_TIMESTAMP_LFU) != m->tables[i].times ||

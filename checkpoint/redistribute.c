@@ -176,6 +176,8 @@ typedef struct rounds {
     uint64_t rows;                         /* the most that a rank sends in a round */
     size_t read_bytes[HOTBED_ROW_COLUMNS]; /* of a row in the file */
     size_t row_bytes[HOTBED_ROW_COLUMNS];  /* of a row in the storage */
+    /* of values and states: in the file, in the storage */
+    hotbed_column_form from[HOTBED_ROW_COLUMNS], to[HOTBED_ROW_COLUMNS];
     hotbed_memory host, device;
     void *taken[HOTBED_ROW_COLUMNS];  /* host, [rows]: in the order of reading */
     void *packed[HOTBED_ROW_COLUMNS]; /* host, [rows]: grouped by rank */
@@ -233,8 +235,10 @@ static hotbed_status allocate(rounds *d) {
     size_t row = 0, host_bytes = 0, device_bytes = 0;
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         d->read_bytes[i] = d->row_bytes[i] = hotbed_manifest_row_bytes(job->manifest, table, i);
-        if (i == HOTBED_COLUMN_VALUES)
-            d->row_bytes[i] = hotbed_dtype_row_bytes(job->dtype, table->dim);
+        d->from[i] = hotbed_manifest_form(job->manifest, table, hotbed_manifest_types(table), i);
+        d->to[i] = hotbed_manifest_form(job->manifest, table, job->types, i);
+        if (d->to[i].dim != 0)
+            d->row_bytes[i] = hotbed_dtype_row_bytes(d->to[i].dtype, d->to[i].dim);
         row += d->row_bytes[i];
     }
     d->rows = ROUND_BYTES / row / d->world;
@@ -386,8 +390,9 @@ static void pack(rounds *d, uint64_t n) {
         for (uint32_t c = 0; c < HOTBED_ROW_COLUMNS; c++) {
             char *row = (char *)d->packed[c] + to * d->row_bytes[c];
             const char *taken = (const char *)d->taken[c] + i * d->read_bytes[c];
-            if (c == HOTBED_COLUMN_VALUES && table->dtype != job->dtype)
-                hotbed_weights_convert(table->dtype, taken, job->dtype, row, table->dim, 1);
+            if (d->from[c].dim != 0 && d->from[c].dtype != d->to[c].dtype)
+                hotbed_weights_convert(
+                    d->from[c].dtype, taken, d->to[c].dtype, row, d->from[c].dim, 1);
             else if (d->row_bytes[c] > 0)
                 memcpy(row, taken, d->row_bytes[c]);
         }

@@ -36,7 +36,7 @@ typedef struct hotbed_redistribution {
     const hotbed_io_file *directory;
     const hotbed_manifest *manifest;
     uint32_t table;             /* in the manifest */
-    hotbed_dtype dtype;         /* of the table in the storage */
+    hotbed_row_types types;     /* of the table in the storage */
     uint64_t rows;              /* STATIC: of the table on all ranks; later rows are dropped */
     hotbed_io_workers *workers; /* may be NULL */
 } hotbed_redistribution;

@@ -19,6 +19,12 @@ typedef struct bucket_count {
     uint64_t rows;
 } bucket_count;
 
+/* Rows of a column in another type than the chain's. */
+typedef struct converted {
+    void *data;
+    size_t bytes;
+} converted;
+
 typedef struct rewriter {
     hotbed_chain *chain;
     const hotbed_rewrite_options *options;
@@ -26,8 +32,7 @@ typedef struct rewriter {
     hotbed_manifest manifest;
     hotbed_shard_writer *shards; /* [world] */
     bucket_count *counts;        /* [world], for the hash table that is being written */
-    void *values;                /* rows of another type than the chain's */
-    size_t values_bytes;
+    converted converted[HOTBED_ROW_COLUMNS];
 } rewriter;
 
 void hotbed_progress_report(const hotbed_progress *progress, uint64_t done, uint64_t total) {
@@ -92,7 +97,11 @@ static void plan_table(rewriter *w, uint32_t number) {
     const hotbed_manifest_table *from = &hotbed_chain_last(w->chain)->tables[number];
     hotbed_manifest_table *t = &w->manifest.tables[number];
     *t = *from;
-    t->dtype = w->options->dtype != 0 ? w->options->dtype : t->dtype;
+    const hotbed_row_types types = w->options->types;
+    t->dtype = types.values != 0 ? types.values : t->dtype;
+    if (types.states != 0)
+        t->state_dtype =
+            hotbed_states_dtype(hotbed_manifest_optimizer(&w->manifest, t), types.states);
     t->rows = 0;
     t->content = (hotbed_digest){0};
     t->route = 0;
@@ -182,23 +191,29 @@ static hotbed_status end_buckets(rewriter *w, uint32_t table, uint32_t rank, uin
     return HOTBED_OK;
 }
 
-/* Have *values point to n rows of the type that is written. */
-static hotbed_status convert(rewriter *w, uint32_t table, uint64_t n, void **values) {
+/* Have *values point to n rows of a column in the type that is written. */
+static hotbed_status convert(
+    rewriter *w, uint32_t table, uint32_t column, uint64_t n, void **values) {
     const hotbed_manifest_table *t = &w->manifest.tables[table];
-    const hotbed_dtype from = hotbed_chain_last(w->chain)->tables[table].dtype;
-    const size_t bytes = n * hotbed_dtype_row_bytes(t->dtype, t->dim);
-    if (from == t->dtype)
+    const hotbed_row_types types =
+        hotbed_manifest_types(&hotbed_chain_last(w->chain)->tables[table]);
+    const hotbed_column_form from = hotbed_manifest_form(&w->manifest, t, types, column);
+    const hotbed_column_form to =
+        hotbed_manifest_form(&w->manifest, t, hotbed_manifest_types(t), column);
+    converted *out = &w->converted[column];
+    if (from.dim == 0 || from.dtype == to.dtype)
         return HOTBED_OK;
-    if (bytes > w->values_bytes) {
-        hotbed_delete(w->values);
-        w->values_bytes = 0;
-        w->values = hotbed_new(bytes);
-        if (w->values == NULL)
+    const size_t bytes = n * hotbed_dtype_row_bytes(to.dtype, to.dim);
+    if (bytes > out->bytes) {
+        hotbed_delete(out->data);
+        out->bytes = 0;
+        out->data = hotbed_new(bytes);
+        if (out->data == NULL)
             return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for rows to convert", bytes);
-        w->values_bytes = bytes;
+        out->bytes = bytes;
     }
-    hotbed_weights_convert(from, *values, t->dtype, w->values, t->dim, n);
-    *values = w->values;
+    hotbed_weights_convert(from.dtype, *values, to.dtype, out->data, from.dim, n);
+    *values = out->data;
     return HOTBED_OK;
 }
 
@@ -215,7 +230,8 @@ static hotbed_status write_rows(
     }
     void *written[HOTBED_ROW_COLUMNS];
     memcpy(written, columns, sizeof written);
-    HOTBED_TRY(convert(w, table, n, &written[HOTBED_COLUMN_VALUES]));
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        HOTBED_TRY(convert(w, table, i, n, &written[i]));
     return hotbed_shard_writer_rows(&w->shards[rank], n, written, NULL);
 }
 
@@ -435,7 +451,8 @@ hotbed_status hotbed_checkpoint_rewrite(
     hotbed_draft_close(&draft);
     hotbed_delete(w.shards);
     hotbed_delete(w.counts);
-    hotbed_delete(w.values);
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        hotbed_delete(w.converted[i].data);
     hotbed_manifest_free(&w.manifest);
     return status;
 }

@@ -20,8 +20,8 @@ typedef struct hotbed_rewrite_options {
      * except CONTINUOUS. HASH_ROUND_ROBIN also leaves static tables in blocks. */
     uint32_t route;
     uint32_t block_bytes; /* 0: HOTBED_BLOCK_BYTES */
-    hotbed_dtype
-        dtype; /* of the rows of all tables, rounded to nearest; 0: each table keeps its own */
+    /* of the rows and states of all tables, rounded to nearest; 0: each table keeps its own */
+    hotbed_row_types types;
     const hotbed_progress *progress;
 } hotbed_rewrite_options;
 

@@ -29,16 +29,18 @@ static uint64_t place(const hotbed_staging *s, char *base, void **columns, uint8
 }
 
 hotbed_status hotbed_staging_create(
-    const hotbed_manifest *m, const hotbed_manifest_table *table, hotbed_dtype to, uint64_t rows,
-    hotbed_stream *stream, hotbed_staging *out) {
-    hotbed_staging s = {.from = table->dtype, .to = to, .dim = table->dim};
+    const hotbed_manifest *m, const hotbed_manifest_table *table, hotbed_row_types to,
+    uint64_t rows, hotbed_stream *stream, hotbed_staging *out) {
+    hotbed_staging s = {.capacity = 0};
     uint64_t row = 1; /* found */
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         s.row_bytes[i] = s.width[i] = hotbed_manifest_row_bytes(m, table, i);
-        if (i == HOTBED_COLUMN_VALUES) /* enough for both */
-            s.width[i] = hotbed_dtype_row_bytes(to, table->dim) > s.row_bytes[i]
-                             ? hotbed_dtype_row_bytes(to, table->dim)
-                             : s.row_bytes[i];
+        s.from[i] = hotbed_manifest_form(m, table, hotbed_manifest_types(table), i);
+        s.to[i] = hotbed_manifest_form(m, table, to, i);
+        const size_t stored =
+            s.to[i].dim == 0 ? 0 : hotbed_dtype_row_bytes(s.to[i].dtype, s.to[i].dim);
+        if (stored > s.width[i]) /* enough for both */
+            s.width[i] = stored;
         row += s.width[i];
     }
     bool apart = hotbed_stream_backend(stream) != HOTBED_BACKEND_HOST;
@@ -120,10 +122,10 @@ static hotbed_status upload(hotbed_staging *s, uint64_t n, uint32_t end, hotbed_
 hotbed_status hotbed_staging_store(
     hotbed_staging *s, hotbed_storage *storage, uint32_t table, uint64_t n, hotbed_stream *stream) {
     hotbed_rows rows;
-    if (s->from != s->to) {
-        void *values = s->columns[HOTBED_COLUMN_VALUES];
-        hotbed_weights_convert(s->from, values, s->to, values, s->dim, n);
-    }
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        if (s->row_bytes[i] > 0 && s->from[i].dim != 0 && s->from[i].dtype != s->to[i].dtype)
+            hotbed_weights_convert(
+                s->from[i].dtype, s->columns[i], s->to[i].dtype, s->columns[i], s->from[i].dim, n);
     HOTBED_TRY(device_rows(s, storage, table, &rows));
     HOTBED_TRY(upload(s, n, HOTBED_ROW_COLUMNS, stream));
     HOTBED_TRY(hotbed_storage_offer_rows(

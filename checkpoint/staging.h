@@ -13,8 +13,8 @@ typedef struct hotbed_staging {
     uint64_t capacity;                    /* rows */
     size_t row_bytes[HOTBED_ROW_COLUMNS]; /* of one row in the file; 0: no such column */
     size_t width[HOTBED_ROW_COLUMNS];     /* of one row in the storage */
-    hotbed_dtype from, to;                /* of values: in the file, in the storage */
-    uint32_t dim;
+    /* of values and states: in the file, in the storage */
+    hotbed_column_form from[HOTBED_ROW_COLUMNS], to[HOTBED_ROW_COLUMNS];
     void *columns[HOTBED_ROW_COLUMNS];        /* host, [capacity]; keys exist for every table */
     uint8_t *found;                           /* host, [capacity] */
     void *device_columns[HOTBED_ROW_COLUMNS]; /* the same columns on the device */
@@ -24,9 +24,9 @@ typedef struct hotbed_staging {
 } hotbed_staging;
 
 /* Create a staging for `rows` rows of `table`, or fewer at a time, for a storage whose table has the
- * dtype `to`. Only hotbed_staging_store() converts values. Errors: MEMORY, DEVICE. */
+ * types `to`. Only hotbed_staging_store() converts. Errors: MEMORY, DEVICE. */
 hotbed_status hotbed_staging_create(
-    const hotbed_manifest *manifest, const hotbed_manifest_table *table, hotbed_dtype to,
+    const hotbed_manifest *manifest, const hotbed_manifest_table *table, hotbed_row_types to,
     uint64_t rows, hotbed_stream *stream, hotbed_staging *out);
 
 /* Destroy a staging. All its work must be done. {0} is allowed. */

@@ -95,10 +95,11 @@ static hotbed_status add_table(hotbed_state_dict *d, const char *prefix, uint32_
         snprintf(last, sizeof last, ".%s", hotbed_optimizer_state_name(kind, s));
         e = add(d, prefix, table, HOTBED_STATE_OPTIMIZER, "weight.", info.name, last);
         e->tensor.state = s;
-        e->tensor.element = HOTBED_ELEMENT_F32;
-        e->tensor.columns = hotbed_state_is_one((uint32_t)kind, s)
-                                ? 0
-                                : hotbed_optimizer_state_dim(kind, s, info.dim);
+        e->tensor.element = hotbed_weights_element(
+            info.state_dtypes[s], hotbed_optimizer_state_dim(kind, s, info.dim),
+            &e->tensor.columns);
+        if (hotbed_state_is_one((uint32_t)kind, s))
+            e->tensor.columns = 0;
     }
     return HOTBED_OK;
 }

@@ -377,14 +377,16 @@ hotbed_status hotbed_checkpoint_diff(
     const hotbed_manifest *x = hotbed_chain_last(a), *y = hotbed_chain_last(b);
     const hotbed_manifest_table *t = &x->tables[table_a], *u = &y->tables[table_b];
     *out = (hotbed_difference){.added = 0};
+    const bool states = hotbed_manifest_optimizer(x, t) == hotbed_manifest_optimizer(y, u);
     if (t->kind != u->kind || t->dtype != u->dtype || t->dim != u->dim ||
-        t->bucket_bits != u->bucket_bits)
+        t->bucket_bits != u->bucket_bits || (states && t->state_dtype != u->state_dtype))
         return hotbed_fail_table(
             HOTBED_ERR_STATE, t->name,
-            "table '%s': kind, dtype, dim or buckets differ: %s, dim %" PRIu32 ", 2^%" PRIu32
-            " buckets, and %s, dim %" PRIu32 ", 2^%" PRIu32,
+            "table '%s': kind, dtype, dim, buckets or the type of states differ: %s, dim %" PRIu32
+            ", 2^%" PRIu32 " buckets, states %s, and %s, dim %" PRIu32 ", 2^%" PRIu32 ", states %s",
             t->name, hotbed_dtype_name(t->dtype), t->dim, t->bucket_bits,
-            hotbed_dtype_name(u->dtype), u->dim, u->bucket_bits);
+            hotbed_dtype_name(t->state_dtype), hotbed_dtype_name(u->dtype), u->dim, u->bucket_bits,
+            hotbed_dtype_name(u->state_dtype));
     side s[2] = {{.n = 0}, {.n = 0}};
     hotbed_status status = open_side(a, table_a, kind, &s[0]);
     if (status == HOTBED_OK)

@@ -115,7 +115,8 @@ static hotbed_status stream_rows(row_stream *s) {
     hotbed_status status = HOTBED_OK;
     for (uint32_t i = 0; i < 2 && status == HOTBED_OK; i++)
         status = hotbed_staging_create(
-            &s->w->manifest, s->table, s->table->dtype, s->rows, s->w->stream, &s->stagings[i]);
+            &s->w->manifest, s->table, hotbed_manifest_types(s->table), s->rows, s->w->stream,
+            &s->stagings[i]);
     if (status == HOTBED_OK)
         status = stream_chunks(s);
     if (status != HOTBED_OK)

@@ -255,6 +255,18 @@ static void describe_static(hotbed_codec *c, hotbed_manifest_table *table) {
     hotbed_codec_literal(c, "\n");
 }
 
+/* The type of states, unless it is f32. */
+static void describe_states(hotbed_codec *c, hotbed_manifest *m, hotbed_manifest_table *table) {
+    if (!hotbed_codec_optional(c, " states bf16", table->state_dtype == HOTBED_BF16)) {
+        table->state_dtype = HOTBED_F32;
+        return;
+    }
+    table->state_dtype = HOTBED_BF16;
+    if (c->status == HOTBED_OK &&
+        hotbed_states_dtype(hotbed_manifest_optimizer(m, table), HOTBED_BF16) != HOTBED_BF16)
+        hotbed_codec_expected(c, "an optimizer that may have states of bf16");
+}
+
 static void describe_table(
     hotbed_codec *c, hotbed_manifest *m, uint32_t number_of, const scope *s) {
     hotbed_manifest_table *table = &m->tables[number_of];
@@ -272,6 +284,7 @@ static void describe_table(
     hotbed_codec_literal(c, " value ");
     hotbed_codec_choice(c, &dtype, dtype_words, HOTBED_DTYPE_LAST);
     table->dtype = (hotbed_dtype)(dtype + HOTBED_F32);
+    describe_states(c, m, table);
     hotbed_codec_literal(c, " rows ");
     hotbed_codec_number(c, &table->rows, 0, ROWS_MAX);
     if (table->kind == HOTBED_TABLE_HASH)
@@ -499,6 +512,8 @@ static hotbed_status same_table(
         return differs("the kind", a->name, a->kind, shard, b->kind);
     if (a->dtype != b->dtype)
         return differs("the dtype", a->name, a->dtype, shard, b->dtype);
+    if (a->state_dtype != b->state_dtype)
+        return differs("state_dtype", a->name, a->state_dtype, shard, b->state_dtype);
     if (a->dim != b->dim)
         return differs("dim", a->name, a->dim, shard, b->dim);
     if (a->storage != b->storage)

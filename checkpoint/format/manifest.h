@@ -46,7 +46,7 @@ typedef enum hotbed_column {
     /* u64 [buckets of the part], rows in each; HASH. Empty in a part that has fewer rows than
      * buckets. */
     HOTBED_COLUMN_BUCKET = 3,
-    HOTBED_COLUMN_STATE = 4, /* f32 [rows, state dim]; also column 5 */
+    HOTBED_COLUMN_STATE = 4, /* f32 or bf16 [rows, state dim]; also column 5 */
     HOTBED_COLUMN_TIMES = 6, /* u64 [rows]; HASH with times */
     HOTBED_ROW_COLUMNS = 7,  /* the columns before, except BUCKET, have one entry per row */
     /* i64 or u64 [counted] keys that admission counts; HASH */
@@ -104,6 +104,7 @@ typedef struct hotbed_manifest_table {
     uint32_t storage; /* number of the storage that it was saved from */
     hotbed_table_kind kind;
     hotbed_dtype dtype;
+    hotbed_dtype state_dtype; /* hotbed_states_dtype() */
     uint32_t dim;
     uint32_t bucket_bits; /* HASH: 2^bits logical buckets; STATIC: 0 */
     bool times; /* HASH: the table has times besides scores (HOTBED_SCORE_TIMESTAMP_LFU) */
@@ -183,6 +184,32 @@ static inline uint64_t hotbed_numbers_at(hotbed_row_numbers numbers, uint64_t ro
 /* Return the numbers of the rows in shard `shard`. `table` is one of *manifest's. */
 hotbed_row_numbers hotbed_manifest_numbers(
     const hotbed_manifest *manifest, const hotbed_manifest_table *table, uint32_t shard);
+
+/* The types of the rows of a table: of embeddings, and hotbed_table_options.state_dtype. */
+typedef struct hotbed_row_types {
+    hotbed_dtype values, states;
+} hotbed_row_types;
+
+/* What a row has in a column of numbers that may have one of several types. */
+typedef struct hotbed_column_form {
+    hotbed_dtype dtype;
+    uint32_t dim; /* 0: another column, or the table does not have it */
+} hotbed_column_form;
+
+static inline hotbed_row_types hotbed_manifest_types(const hotbed_manifest_table *table) {
+    return (hotbed_row_types){table->dtype, table->state_dtype};
+}
+
+/* The types of a table of a storage. */
+static inline hotbed_row_types hotbed_row_types_of(const hotbed_table_info *info) {
+    const hotbed_dtype first = info->state_dtypes[0];
+    return (hotbed_row_types){info->dtype, first != HOTBED_F32 ? first : info->state_dtypes[1]};
+}
+
+/* Return the form of a column if the table has rows of these types, which need not be its own. */
+hotbed_column_form hotbed_manifest_form(
+    const hotbed_manifest *manifest, const hotbed_manifest_table *table, hotbed_row_types types,
+    uint32_t column);
 
 /* Return the bytes per row of a column below HOTBED_ROW_COLUMNS, in memory. A key always has 8. 0:
  * the table has no such column. */

@@ -45,19 +45,29 @@ hotbed_row_numbers hotbed_manifest_numbers(
     return (hotbed_row_numbers){.first = m->parts[part].first, .step = 1};
 }
 
+hotbed_column_form hotbed_manifest_form(
+    const hotbed_manifest *m, const hotbed_manifest_table *table, hotbed_row_types types,
+    uint32_t column) {
+    if (column == HOTBED_COLUMN_VALUES)
+        return (hotbed_column_form){types.values, table->dim};
+    const uint32_t state = column - HOTBED_COLUMN_STATE;
+    const hotbed_optimizer_kind kind = hotbed_manifest_optimizer(m, table);
+    return (hotbed_column_form){
+        hotbed_optimizer_state_dtype(kind, state, types.states),
+        hotbed_optimizer_state_dim(kind, state, table->dim)};
+}
+
 size_t hotbed_manifest_row_bytes(
     const hotbed_manifest *m, const hotbed_manifest_table *table, uint32_t column) {
     if (column == HOTBED_COLUMN_KEYS)
         return sizeof(uint64_t);
     if (column == HOTBED_COLUMN_BUCKET || !hotbed_manifest_has(m, table, column))
         return 0;
-    if (column == HOTBED_COLUMN_VALUES)
-        return hotbed_dtype_row_bytes(table->dtype, table->dim);
     if (column == HOTBED_COLUMN_SCORES || column == HOTBED_COLUMN_TIMES)
         return sizeof(uint64_t);
-    return hotbed_optimizer_state_dim(
-               hotbed_manifest_optimizer(m, table), column - HOTBED_COLUMN_STATE, table->dim) *
-           sizeof(float);
+    const hotbed_column_form form =
+        hotbed_manifest_form(m, table, hotbed_manifest_types(table), column);
+    return hotbed_dtype_row_bytes(form.dtype, form.dim);
 }
 
 uint64_t hotbed_manifest_column_bytes(

@@ -37,9 +37,9 @@ static const char help[] =
     "                       in one shard unless --ranks is given\n"
     "  convert IN OUT --to npy|h5\n"
     "                       write tables as .npy files in a new directory, or as one HDF5 file\n"
-    "  convert IN OUT --dtype f32|f16|bf16|int8|fp8\n"
-    "                       write the same checkpoint with rows of another type, rounded to\n"
-    "                       nearest, in as many shards, by ranges of buckets\n"
+    "  convert IN OUT [--dtype f32|f16|bf16|int8|fp8] [--state-dtype f32|bf16]\n"
+    "                       write the same checkpoint with rows or optimizer states of another\n"
+    "                       type, rounded to nearest, in as many shards, by ranges of buckets\n"
     "  convert IN OUT --from npy|dynamicemb [--optimizer KIND] [--keys i64|u64] [--ages]\n"
     "                       make a checkpoint from a directory of such files. Every file of the\n"
     "                       directory must be used. --ages: the scores are ages.\n"
@@ -215,6 +215,7 @@ static const option all_options[] = {
     {"--keys", 1 << CONVERT, "i64 or u64"},
     {"--ages", 1 << CONVERT, NULL},
     {"--dtype", 1 << CONVERT, "f32, f16, bf16, int8 or fp8"},
+    {"--state-dtype", 1 << CONVERT, "f32 or bf16"},
     {"--scores", 1 << CONVERT, "time,count or count,time"},
     {"--encoding", 1 << PUBLISH, "f32, f16, bf16 or int8"},
     {"--keep", 1 << GC, "1 to 4294967295"},
@@ -279,6 +280,9 @@ static bool read_value(tool_options *o, const char *name, const char *value) {
     }
     if (strcmp(name, "--dtype") == 0)
         return hotbed_dtype_read(value, &o->dtype);
+    if (strcmp(name, "--state-dtype") == 0)
+        return hotbed_dtype_read(value, &o->state_dtype) &&
+               (o->state_dtype == HOTBED_F32 || o->state_dtype == HOTBED_BF16);
     if (strcmp(name, "--scores") == 0)
         return read_word(value, "time,count", "count,time", &o->scores);
     if (strcmp(name, "--encoding") == 0)

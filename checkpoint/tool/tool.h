@@ -22,6 +22,7 @@ typedef struct tool_options {
     const char *optimizer;    /* convert --from; NULL: determined by the files */
     hotbed_key_type key_type; /* convert --from; 0: determined by the files */
     hotbed_dtype dtype;       /* convert; 0: determined by the files */
+    hotbed_dtype state_dtype; /* convert; 0: as in the checkpoint */
     const char *scores;       /* convert --from dynamicemb; NULL: determined by the files */
     hotbed_encoding encoding; /* publish; 0: of each table's type */
     char **paths;             /* [num_paths] */

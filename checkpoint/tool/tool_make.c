@@ -1,4 +1,4 @@
-/* checkpoint/tool/tool_make.c - hotbed-ckpt reshard, compact, convert --to and --dtype. */
+/* checkpoint/tool/tool_make.c - hotbed-ckpt reshard, compact, convert --to, --dtype and --state-dtype. */
 #define _DEFAULT_SOURCE
 #include "checkpoint/import.h"
 #include "checkpoint/tool/tool.h"
@@ -44,7 +44,10 @@ static hotbed_status rewrite_chain(
 
 static int rewrite(const tool_options *o, uint32_t ranks) {
     hotbed_rewrite_options options = {
-        .world = ranks, .route = o->route, .dtype = o->dtype, .progress = &o->progress};
+        .world = ranks,
+        .route = o->route,
+        .types = {o->dtype, o->state_dtype},
+        .progress = &o->progress};
     if (ranks == 1 && o->route != 0)
         return tool_usage("--route needs --ranks of 2 or more: one shard has all rows", "");
     hotbed_status status = rewrite_chain(o->paths[0], o->paths[1], &options);
@@ -73,8 +76,10 @@ int tool_compact(const tool_options *o) {
 int tool_convert(const tool_options *o) {
     if (o->from != NULL && o->to != NULL)
         return tool_usage("convert takes --from or --to, not both", "");
-    if (o->from == NULL && o->to == NULL && o->dtype == 0)
-        return tool_usage("convert needs --from, --to or --dtype", "");
+    if (o->from == NULL && o->to == NULL && o->dtype == 0 && o->state_dtype == 0)
+        return tool_usage("convert needs --from, --to, --dtype or --state-dtype", "");
+    if (o->state_dtype != 0 && (o->from != NULL || o->to != NULL))
+        return tool_usage("convert takes --state-dtype neither with --from nor with --to", "");
     if (o->from != NULL && strcmp(o->from, "npy") == 0 && (o->dtype != 0 || o->scores != NULL))
         return tool_usage(
             "convert takes this option only with --from dynamicemb: ",

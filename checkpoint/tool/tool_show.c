@@ -108,14 +108,16 @@ static void inspect_table(const hotbed_manifest *m, uint32_t number, bool json) 
     const char *route =
         t->route == 0 ? "none" : hotbed_route_name((hotbed_route_kind)(t->route - 1));
     printf(
-        json ? "{\"name\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", \"dim\": %" PRIu32
-               ", \"rows\": %" PRIu64 ", \"counted\": %" PRIu64 ", \"erased\": %" PRIu64
-               ", \"bytes\": %" PRIu64
+        json ? "{\"name\": \"%s\", \"kind\": \"%s\", \"dtype\": \"%s\", \"state_dtype\": \"%s\", "
+               "\"dim\": %" PRIu32 ", \"rows\": %" PRIu64 ", \"counted\": %" PRIu64
+               ", \"erased\": %" PRIu64 ", \"bytes\": %" PRIu64
                ", \"route\": \"%s\", \"storage\": \"%s\", \"content\": \"%s\"}"
-             : "table %-24s %-6s %-4s dim %-4" PRIu32 " rows %-12" PRIu64 " counted %" PRIu64
-               " erased %" PRIu64 " bytes %" PRIu64 " route %s storage %s content %s\n",
-        t->name, kinds[t->kind], hotbed_dtype_name(t->dtype), t->dim, t->rows, counted, erased,
-        bytes, route, hotbed_manifest_origin(m, t)->name, content);
+             : "table %-24s %-6s %-4s states %-4s dim %-4" PRIu32 " rows %-12" PRIu64
+               " counted %" PRIu64 " erased %" PRIu64 " bytes %" PRIu64
+               " route %s storage %s content %s\n",
+        t->name, kinds[t->kind], hotbed_dtype_name(t->dtype), hotbed_dtype_name(t->state_dtype),
+        t->dim, t->rows, counted, erased, bytes, route, hotbed_manifest_origin(m, t)->name,
+        content);
 }
 
 static const char *const poolings[] = {"none", "sum", "mean"};

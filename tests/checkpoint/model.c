@@ -62,6 +62,11 @@ static hotbed_dtype dtype_of(const model *m, uint32_t table) {
     return (hotbed_dtype)(1 + (tables[table].dtype - 1 + m->shape.shift) % HOTBED_DTYPE_LAST);
 }
 
+/* The type of a table's states, by a mask of those with BF16. */
+static hotbed_dtype state_dtype_of(uint32_t table, uint32_t narrow) {
+    return (narrow >> table & 1U) == 0 ? HOTBED_F32 : HOTBED_BF16;
+}
+
 static void describe(
     const model *m, uint32_t table, uint32_t rank, const hotbed_route *route,
     hotbed_table_options *out) {
@@ -72,6 +77,7 @@ static void describe(
     out->dim = shape->dim[table] != 0 ? shape->dim[table] : tables[table].dim;
     out->kind = tables[table].kind;
     out->dtype = dtype_of(m, table);
+    out->state_dtype = state_dtype_of(table, shape->narrow);
     out->capacity = out->kind == HOTBED_TABLE_HASH ? tables[table].keys : rows == 0 ? 1 : rows;
     if (table == 0 && shape->capacity > 0) {
         out->capacity = shape->capacity;
@@ -118,13 +124,13 @@ void model_destroy(model *m) {
     }
 }
 
-/* Write n elements of a row or a state, which were stored as `saved` before. */
+/* Write n elements of a row or a state, which were stored as `saved` before. Divided by 4, they are exact in bf16. */
 static void write_elements(
-    void *to, hotbed_dtype dtype, hotbed_dtype saved, uint32_t table, uint64_t i, uint32_t version,
-    uint32_t n) {
+    void *to, hotbed_dtype dtype, hotbed_dtype saved, float divisor, uint32_t table, uint64_t i,
+    uint32_t version, uint32_t n) {
     float values[HOTBED_DIM_MOST];
     for (uint32_t e = 0; e < n; e++)
-        values[e] = (float)(i % 32 + table * 4 + version * 8 + e) / 4;
+        values[e] = (float)(i % 32 + table * 4 + version * 8 + e) / divisor;
     if (saved != dtype) {
         unsigned char row[8 * sizeof(float)];
         CHECK(hotbed_dtype_row_bytes(saved, n) <= sizeof row);
@@ -157,12 +163,13 @@ static sample_image image_of(
         image.keys[n] = is_static ? hotbed_route_local(route, key) : key;
         image.scores[n] = is_static ? 0 : i + v;
         write_elements(
-            image.weights + n * image.weight_bytes, dtype_of(m, table), tables[table].dtype, table,
-            i, v, tables[table].dim);
+            image.weights + n * image.weight_bytes, dtype_of(m, table), tables[table].dtype, 4,
+            table, i, v, tables[table].dim);
         for (uint32_t s = 0; s < 2 && image.states[s] != NULL; s++)
             write_elements(
-                image.states[s] + n * image.state_bytes[s], HOTBED_F32, HOTBED_F32, table + s, i, v,
-                (uint32_t)(image.state_bytes[s] / sizeof(float)));
+                image.states[s] + n * image.state_bytes[s], state_dtype_of(table, m->shape.narrow),
+                state_dtype_of(table, m->shape.saved_narrow), m->shape.thirds ? 3 : 4, table + s, i,
+                v, tables[table].dim);
         n++;
     }
     image.rows = n;

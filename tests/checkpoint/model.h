@@ -9,8 +9,11 @@ enum { MODEL_TABLES = 5, MODEL_STORAGES = 3, MODEL_WORLD = 5 };
 /* Tables "users" and "tags" are HASH, "items" and "places" STATIC, "words" HASH. {0}: sums of users and items,
  * means of tags, sequences of words and places. */
 typedef struct model_shape {
-    bool regrouped;                  /* other storages, in another order, with other poolings */
-    uint32_t shift;                  /* each table has the dtype that is so many further */
+    bool regrouped; /* other storages, in another order, with other poolings */
+    uint32_t shift; /* each table has the dtype that is so many further */
+    /* bit t: table t has bf16 states: here, and in the model that was saved */
+    uint32_t narrow, saved_narrow;
+    bool thirds;                     /* states are not exact in bf16 */
     int more[MODEL_TABLES];          /* rows more than usual of a STATIC table */
     uint32_t dim[MODEL_TABLES];      /* 0: the usual dim */
     const char *names[MODEL_TABLES]; /* NULL: the usual name */

@@ -57,6 +57,7 @@ void ranks_create(ranks *r, const ranks_shape *shape, uint32_t world, hotbed_str
         options[t].dim = tables[t].dim;
         options[t].kind = tables[t].kind;
         options[t].dtype = tables[t].dtype;
+        options[t].state_dtype = tables[t].dtype == HOTBED_BF16 ? HOTBED_BF16 : HOTBED_F32;
     }
     options[0].score = shape->score;
     for (uint32_t rank = 0; rank < world; rank++) {

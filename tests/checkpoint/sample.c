@@ -33,6 +33,7 @@ hotbed_storage *sample_create(const sample *s, hotbed_stream *stream) {
     tables[1].dim = 8;
     tables[1].capacity = 512;
     tables[1].dtype = HOTBED_BF16;
+    tables[1].state_dtype = s->narrow_states ? HOTBED_BF16 : HOTBED_F32;
     tables[2].name = "geo-x";
     tables[2].dim = 5;
     tables[2].capacity = STATIC_ROWS;
@@ -103,7 +104,8 @@ sample_image sample_new(hotbed_storage *storage, uint32_t table, uint64_t rows) 
     CHECK(image.keys != NULL && image.scores != NULL && image.weights != NULL);
     CHECK(!times || image.times != NULL);
     for (uint32_t i = 0; i < 2 && i < hotbed_optimizer_states(kind); i++) {
-        image.state_bytes[i] = hotbed_optimizer_state_dim(kind, i, info.dim) * sizeof(float);
+        image.state_bytes[i] = hotbed_optimizer_state_dim(kind, i, info.dim) *
+                               hotbed_dtype_bytes(info.state_dtypes[i]);
         image.states[i] = calloc(rows + 1, image.state_bytes[i]);
         CHECK(image.states[i] != NULL);
     }

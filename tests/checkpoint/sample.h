@@ -19,6 +19,7 @@ typedef struct sample {
     uint64_t max_capacity; /* of the first table */
     hotbed_mode mode;      /* 0: the mode that hbm_bytes implies */
     uint64_t hbm_bytes;
+    bool narrow_states; /* "item" has bf16 states */
 } sample;
 
 /* "user.id" hash f32, "item" hash bf16, "geo-x" static f16, "nothing" hash without rows, "." hash f32 of

@@ -55,7 +55,8 @@ static void loads_what_was_saved_with_rowwise_adagrad(hotbed_backend backend) {
 
 static void loads_what_was_saved_with_other_optimizers(hotbed_backend backend) {
     for (int kind = HOTBED_OPT_ROWWISE_ADAGRAD + 1; kind <= HOTBED_OPT_LAST; kind++) {
-        sample s = {.optimizer = (hotbed_optimizer_kind)kind, .rows = 100};
+        sample s = {
+            .optimizer = (hotbed_optimizer_kind)kind, .rows = 100, .narrow_states = kind % 2 == 0};
         round_trip(backend, &s, &s);
     }
 }
@@ -185,7 +186,7 @@ static void blobs_come_back(hotbed_backend backend) {
 
 static void two_saves_write_the_same_payload(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
-    sample s = {.optimizer = HOTBED_OPT_ADAM};
+    sample s = {.optimizer = HOTBED_OPT_ADAM, .narrow_states = true};
     hotbed_storage *a = sample_create(&s, stream), *b = sample_create(&s, stream);
     size_t bytes[2];
     sample_fill(&s, a, stream);
@@ -341,7 +342,7 @@ typedef struct shape {
     uint64_t capacity;
     uint32_t dim;
     uint32_t num_tables;
-    hotbed_dtype dtype;
+    hotbed_dtype dtype, state_dtype;
     hotbed_table_kind kind;
     hotbed_key_type key_type;
     hotbed_optimizer_kind optimizer;
@@ -357,6 +358,7 @@ static hotbed_storage *create_shape(const shape *s, hotbed_stream *stream) {
     tables[0].name = s->name;
     tables[0].dim = s->dim;
     tables[0].dtype = s->dtype;
+    tables[0].state_dtype = s->state_dtype;
     tables[0].kind = s->kind;
     tables[0].evict = s->evicts ? HOTBED_EVICT_LOWEST : HOTBED_EVICT_NEVER;
     tables[0].capacity = s->capacity;
@@ -383,7 +385,7 @@ static void refuses_a_storage_of_another_shape(hotbed_backend backend) {
         .key_type = HOTBED_KEY_I64,
         .optimizer = HOTBED_OPT_ADAM,
     };
-    shape others[] = {saved, saved, saved, saved, saved, saved, saved, saved};
+    shape others[] = {saved, saved, saved, saved, saved, saved, saved, saved, saved};
     others[0].dim = 12, others[0].words[0] = "8", others[0].words[1] = "12";
     others[1].dtype = HOTBED_BF16, others[1].words[0] = "f32", others[1].words[1] = "bf16";
     others[2].kind = HOTBED_TABLE_HASH, others[2].words[0] = "static", others[2].words[1] = "hash";
@@ -393,6 +395,8 @@ static void refuses_a_storage_of_another_shape(hotbed_backend backend) {
     others[6].name = "u", others[6].words[0] = "'u'",
     others[6].words[1] = "no table 'u', which the storage has";
     others[7].num_tables = 2, others[7].words[0] = "'other'", others[7].words[1] = "no table";
+    others[8].state_dtype = HOTBED_BF16, others[8].words[0] = "state_dtype is f32";
+    others[8].words[1] = "bf16";
     const char *path = sample_path("shape");
     hotbed_storage *storage = create_shape(&saved, stream);
     save(path, storage, stream);

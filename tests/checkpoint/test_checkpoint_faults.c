@@ -23,7 +23,7 @@ typedef struct fixture {
     hotbed_storage *other;   /* of the same shape */
 } fixture;
 
-static const sample shape = {.optimizer = HOTBED_OPT_ADAM, .rows = 150};
+static const sample shape = {.optimizer = HOTBED_OPT_ADAM, .rows = 150, .narrow_states = true};
 
 static fixture set_up(hotbed_backend backend) {
     fixture b = {.stream = NULL};

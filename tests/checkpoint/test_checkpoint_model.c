@@ -48,6 +48,33 @@ static void a_model_is_loaded_on_other_ranks_and_in_other_storages(hotbed_backen
     hotbed_stream_destroy(stream);
 }
 
+/* Checkpoints keep the type of states, and states are loaded as either type: F32 ones rounded to nearest. */
+static void states_are_loaded_as_either_type(hotbed_backend backend) {
+    enum { SOME = 0x0b, OTHERS = 0x1f & ~SOME, ALL = 0x1f };
+    static const uint32_t masks[] = {0, SOME, OTHERS, ALL};
+    hotbed_stream *stream = sample_stream(backend);
+    const char *path = sample_path("model");
+    for (uint32_t i = 0; i < 16; i++) {
+        const uint32_t saved = masks[i / 4], here = masks[i % 4], world = 1 + i % 3;
+        const model_shape first = {.narrow = saved, .saved_narrow = saved, .thirds = true};
+        const model_shape second = {.narrow = here, .saved_narrow = saved, .thirds = true};
+        model from, to;
+        hotbed_checkpoint_report report = {.size = sizeof report};
+        model_create(&from, &first, 3, stream);
+        model_fill(&from, 1, false);
+        CHECK_OK(save(&from, path, NULL));
+        CHECK_OK(hotbed_checkpoint_check(path));
+        model_create(&to, &second, world, stream);
+        CHECK_OK(model_load(&to, path, NULL, &report));
+        CHECK_EQ(report.num_lossy, 0);
+        model_check(&to, 1, 0);
+        model_destroy(&to);
+        model_destroy(&from);
+        sample_remove(path);
+    }
+    hotbed_stream_destroy(stream);
+}
+
 /* Three storages, three ranks, two blobs, a kill at every call: the checkpoint does not exist, or has all of
  * them. */
 static void a_kill_at_any_call_leaves_nothing_or_the_whole_model(hotbed_backend backend) {
@@ -310,6 +337,7 @@ static void the_newest_whole_checkpoint_is_found(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {TEST(a_model_is_loaded_on_other_ranks_and_in_other_storages)},
+    {TEST(states_are_loaded_as_either_type)},
     {TEST(a_kill_at_any_call_leaves_nothing_or_the_whole_model)},
     {TEST(a_save_after_a_load_is_an_increment)},
     {TEST(snapshots_have_all_storages)},

@@ -48,6 +48,7 @@ static hotbed_manifest make(uint32_t world) {
     for (uint32_t t = 0; t < 2; t++) {
         m.tables[t].dim = 4 + t;
         m.tables[t].dtype = t == 0 ? HOTBED_F32 : HOTBED_BF16;
+        m.tables[t].state_dtype = t == 0 ? HOTBED_BF16 : HOTBED_F32;
         m.tables[t].rows = (uint64_t)10 * world;
         m.tables[t].keys = t == 0 ? m.tables[t].rows : 0;
         m.tables[t].capacity = t == 0 ? 0 : m.tables[t].rows;
@@ -124,6 +125,8 @@ static void a_written_manifest_is_read_back(hotbed_backend backend) {
         CHECK(hotbed_manifest_find_blob(&m, "empty") == &m.blobs[1]);
         CHECK(hotbed_manifest_find_blob(&m, "other") == NULL);
         CHECK_EQ(m.tables[1].dtype, HOTBED_BF16);
+        CHECK_EQ(m.tables[0].state_dtype, HOTBED_BF16);
+        CHECK_EQ(m.tables[1].state_dtype, HOTBED_F32);
         CHECK_EQ(hotbed_manifest_find(&m, "zeta"), 0);
         CHECK_EQ(hotbed_manifest_find(&m, "a.b-c_D"), 1);
         CHECK_EQ(hotbed_manifest_find(&m, "b"), UINT32_MAX);

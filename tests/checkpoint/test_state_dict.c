@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-static const sample shape = {.optimizer = HOTBED_OPT_ADAM};
+static const sample shape = {.optimizer = HOTBED_OPT_ADAM, .narrow_states = true};
 
 typedef struct fixture {
     hotbed_stream *stream;

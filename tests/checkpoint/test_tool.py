@@ -141,7 +141,11 @@ def check_mistakes(root):
             "the commands are list, inspect, verify, diff, reshard, compact, convert, publish, gc, not lst",
         ),
         (["gc", root, "--kep", "1"], "gc takes --json, --keep, --dry-run, --leave-damaged, --unfinished, not --kep"),
-        (["convert", path, place], "convert needs --from, --to or --dtype"),
+        (["convert", path, place], "convert needs --from, --to, --dtype or --state-dtype"),
+        (
+            ["convert", path, place, "--to", "h5", "--state-dtype", "f32"],
+            "convert takes --state-dtype neither with --from nor with --to",
+        ),
         (["convert", path, place, "--to=h5", "--from=npy"], "convert takes --from or --to, not both"),
         (["list", path], path + " is a checkpoint, not a directory of checkpoints"),
         (["gc", path, "--keep", "1"], path + " is a checkpoint, not a directory of checkpoints"),
@@ -193,6 +197,7 @@ OPTIONS = {  # the commands that take an option, and a value
     "--optimizer": ("convert", "sgd"),
     "--keys": ("convert", "u64"),
     "--ages": ("convert", None),
+    "--state-dtype": ("convert", "bf16"),
     "--encoding": ("publish", "f16"),
     "--keep": ("gc", "2"),
     "--dry-run": ("gc", None),
@@ -209,6 +214,8 @@ def check_options(root):
         words = [option] if value is None else [option, value]
         needed = NEEDED.get(command, [])
         if command == "convert" and option in ("--from", "--to"):
+            needed = []
+        elif command == "convert" and option == "--state-dtype":
             needed = []
         elif command == "convert" and option in ("--optimizer", "--keys", "--ages"):
             message = "convert takes this option only with --from: " + option
@@ -852,11 +859,53 @@ def check_row_types(root):
     tool("verify", path)
     made = tool_json("inspect", path)
     check(made["ranks"] == 2 and {t["dtype"] for t in made["tables"]} == {"int8"}, "two shards")
+    kept = {t["name"]: t["state_dtype"] for t in made["tables"]}
+    check(kept == {"hash": "f32", "static": "bf16", "small": "f32"}, "states keep their type")
     for words in (["--from", "dynamicemb", "--dtype", "int8"], ["--to", "npy", "--dtype", "f16"], ["--dtype", "i8"]):
         check("--dtype" in tool_run("convert", path, directory, *words).stderr, f"refused: {words}")
     shutil.rmtree(path)
     shutil.rmtree(directory)
+    check_state_types(root, os.path.join(root, "ranks2"))
     shutil.rmtree(os.path.join(root, "ranks2"))
+
+
+def check_state_types(root, source):
+    """States are written as the other type, the nearest values of it, and rows as they are."""
+    brief, again, wide, out = (os.path.join(root, name) for name in ("brief", "again", "wide", "out"))
+
+    def read(name):
+        tool("convert", name, out, "--to", "npy")
+        found = rows_of_npy(out)
+        shutil.rmtree(out)
+        return found
+
+    tool("convert", source, wide, "--state-dtype", "f32")  # NaNs of any bits become quiet
+    tool("convert", wide, brief, "--state-dtype", "bf16")
+    shutil.rmtree(wide)
+    tool("verify", brief)
+    made = tool_json("inspect", brief)
+    check({t["state_dtype"] for t in made["tables"]} == {"bf16"}, "the type of states")
+    check(" states bf16 " in tool("inspect", brief), "the type of states as text")
+    tool("convert", brief, wide, "--state-dtype", "f32")
+    tool("convert", wide, again, "--state-dtype", "bf16")
+    same(brief, again)
+    before, after, back = read(source), read(brief), read(wide)
+    for table, parts in before.items():
+        for name, part in parts.items():
+            state, found = name in ("exp_avg", "exp_avg_sq"), after[table][name]
+            if state:  # random bits: also NaN, infinities, and numbers below bf16's normal ones
+                finite = np.isfinite(part) & np.isfinite(found)
+                check(finite.mean() > 0.9, f"finite {name} of {table}")
+                off = np.abs(found[finite].astype(np.float64) - part[finite])
+                check((off <= np.abs(part[finite]) / 256 + 1e-40).all(), f"{name} of {table}")
+            check(state or found.tobytes() == part.tobytes(), f"{name} of {table} stays")
+            check(found.tobytes() == back[table][name].tobytes(), f"{name} of {table} as f32")
+    check("bf16" in tool_run("diff", source, brief).stderr, "states of another type are not compared")
+    check("--state-dtype" in tool_run("convert", source, out, "--state-dtype", "f16").stderr, "f16 is refused")
+    tool("convert", brief, out, "--to", "h5")
+    os.remove(out)
+    for path in (brief, again, wide):
+        shutil.rmtree(path)
 
 
 def check_times(root):

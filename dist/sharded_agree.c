@@ -115,6 +115,8 @@ static void put_table(writer *w, const hotbed_sharded *c, uint32_t t) {
     put(w, "dim", "table", o->name, "%u", o->dim);
     put(w, "dtype", "table", o->name, "%s",
         hotbed_dtype_name(o->dtype == 0 ? HOTBED_F32 : o->dtype));
+    put(w, "state_dtype", "table", o->name, "%s",
+        hotbed_dtype_name(o->state_dtype == 0 ? HOTBED_F32 : o->state_dtype));
     put(w, "rounding", "table", o->name, "%s", HOTBED_NAME(roundings, o->rounding, "unknown"));
     put(w, "route", "table", o->name, "%s", hotbed_route_name(info->route.kind));
     put(w, "capacity", "table", o->name, "%" PRIu64, o->capacity);

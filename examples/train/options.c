@@ -28,7 +28,8 @@ static const char usage_text[] =
     "  --dim N             factors per key, 1 to 256 (default 16)\n"
     "  --optimizer NAME    one of those below (default adagrad)\n"
     "  --dtype NAME        type of the rows: f32, f16, bf16, int8 or fp8 (default f32)\n"
-    "  --rounding NAME     of updates of other rows than f32: stochastic or nearest (default "
+    "  --state-dtype NAME  type of the optimizer's states: f32 or bf16 (default f32)\n"
+    "  --rounding NAME     of updates of other types than f32: stochastic or nearest (default "
     "stochastic)\n"
     "  --lr X              learning rate, for the sum of the rows' losses (default: depends on "
     "the\n"
@@ -193,6 +194,7 @@ static const choice plans[] = {
     {NULL, 0}};
 static const choice memories[] = {
     {"device", HOTBED_MEMORY_DEVICE}, {"host", HOTBED_MEMORY_PINNED}, {NULL, 0}};
+static const choice state_types[] = {{"f32", HOTBED_F32}, {"bf16", HOTBED_BF16}, {NULL, 0}};
 static const choice roundings[] = {
     {"stochastic", HOTBED_ROUND_STOCHASTIC}, {"nearest", HOTBED_ROUND_NEAREST}, {NULL, 0}};
 
@@ -202,6 +204,7 @@ static const setting settings[] = {
     NUMBER("dim", U32, dim, 1, HOTBED_FM_MAX_DIM),
     TEXT("optimizer", OPTIMIZER, optimizer, "a name that --help lists"),
     TEXT("dtype", DTYPE, dtype, NULL),
+    CHOICE("state-dtype", state_dtype, state_types),
     CHOICE("rounding", rounding, roundings),
     TEXT("lr", RATE, learning_rate, "a number above 0 and below 1000000"),
     NUMBER("batch", U32, batch, 1, 1U << 20),

@@ -14,7 +14,8 @@ typedef struct hotbed_run_options {
     const char *pipeline; /* a plan of hotbed/train.h, or "sw-auto" */
     uint32_t dim;
     hotbed_optimizer_kind optimizer;
-    hotbed_dtype dtype; /* of rows; 0: f32 */
+    hotbed_dtype dtype;       /* of rows; 0: f32 */
+    hotbed_dtype state_dtype; /* 0: f32 */
     hotbed_rounding rounding;
     float learning_rate; /* 0: not given; the default of the optimizer or the checkpoint's rate */
     uint32_t batch;

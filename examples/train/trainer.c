@@ -138,6 +138,7 @@ static bool create_storage(hotbed_run *trainer) {
             tables[f].growth_load = growth_load;
         }
         tables[f].dtype = o->dtype;
+        tables[f].state_dtype = o->state_dtype;
         tables[f].rounding = o->rounding;
         tables[f].initializer.kind = HOTBED_INIT_UNIFORM;
         tables[f].initializer.lower = -first_factors;

@@ -15,12 +15,15 @@ SCALED = [torch.int8, torch.float8_e4m3fn]
 TYPES = [dtype for dtype, _ in ROW_TYPES.values()]
 
 
-def collection(dtype, is_hash=False, comm=None, **fields):
+ADAGRAD = ht.Adagrad(lr=0.1)
+
+
+def collection(dtype, is_hash=False, comm=None, optimizer=ADAGRAD, **fields):
     config = ht.EmbeddingBagConfig(
         ROWS, DIM, "t", feature_names=["f"], data_type=dtype, use_virtual_table=is_hash, **fields
     )
     sharded = None if comm is None else ht.ShardedOptions(max_batch_size=12, max_keys=24)
-    return ht.EmbeddingBagCollection([config], optimizer=ht.Adagrad(lr=0.1), comm=comm, sharded=sharded)
+    return ht.EmbeddingBagCollection([config], optimizer=optimizer, comm=comm, sharded=sharded)
 
 
 def batch(step, first=0, of=1):

@@ -49,6 +49,7 @@ static void describe(sharded_fixture *r) {
         o->dim = how->pooling == HOTBED_POOL_NONE ? FIXTURE_DIM : 1 + t;
         o->capacity = FIXTURE_CAPACITY;
         o->dtype = how->dtype;
+        o->state_dtype = how->state_dtype;
         o->initializer = (hotbed_initializer){.value = 0.5F};
         if (how->pooling == HOTBED_POOL_NONE)
             o->initializer =

@@ -39,7 +39,8 @@ typedef struct sharded_case {
     hotbed_optimizer_kind optimizer;
     hotbed_dtype output_dtype;
     hotbed_dtype forward_dtype, backward_dtype;
-    hotbed_dtype dtype; /* of rows; without `rounds`; 0: F32 */
+    hotbed_dtype dtype;       /* of rows; without `rounds`; 0: F32 */
+    hotbed_dtype state_dtype; /* 0: F32 */
     float gradient_scale, max_gradient;
     uint64_t capacity;
     uint64_t key_space; /* all but a few extreme keys are below it */

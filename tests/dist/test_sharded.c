@@ -154,11 +154,12 @@ static void keys_of_one_rank_get_the_same_bytes(hotbed_backend backend) {
     }
 }
 
-/* Rows are rounded at random by the seed, table, key, element and step, whichever rank has them. */
+/* Rows and states are rounded at random by the seed, table, key, element and step, whichever rank has them. */
 static void rows_of_every_type_get_the_bytes_of_one_process(hotbed_backend backend) {
-    for (int dtype = HOTBED_F16; dtype <= (int)HOTBED_FP8; dtype++) {
+    for (int dtype = HOTBED_F32; dtype <= (int)HOTBED_FP8; dtype++) {
         sharded_case c = base;
         c.dtype = (hotbed_dtype)dtype;
+        c.state_dtype = dtype % 2 != 0 ? HOTBED_BF16 : HOTBED_F32;
         c.optimizer = HOTBED_OPT_ADAM;
         c.own_keys = true;
         c.statics = true;

@@ -132,6 +132,7 @@ static const change changes[] = {
      "8",
      {{SET(int, tables[0].dim, 16)}, {SET(int, tables[1].dim, 16)}}},
     {"dtype of table item is bf16", "f32", {{SET(int, tables[1].dtype, HOTBED_BF16)}}},
+    {"state_dtype of table item is bf16", "f32", {{SET(int, tables[1].state_dtype, HOTBED_BF16)}}},
     {"kind of table item is static",
      "hash",
      {{SET(int, tables[1].kind, HOTBED_TABLE_STATIC)},

@@ -169,7 +169,7 @@ class _Reader:
                     if "scores" in rows:
                         item.scores = ffi.cast("uint64_t *", rows["scores"][start:].data_ptr())
                     for s, name in enumerate(self.storage.state_names()):
-                        item.states[s] = ffi.cast("float *", rows[name][start:].data_ptr())
+                        item.states[s] = ffi.cast("void *", rows[name][start:].data_ptr())
                     batch.rows = item[0]
                 elif keys is not None:
                     continue

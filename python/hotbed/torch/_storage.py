@@ -31,6 +31,7 @@ def _row_types() -> Dict[torch.dtype, int]:
 
 
 _ROW_TYPES = _row_types()
+_TORCH_TYPES = {number: dtype for dtype, number in _ROW_TYPES.items()}
 #: The types that outputs and gradients may have.  Rows of the other types are stored as bytes.
 _DTYPES = {dtype: number for dtype, number in _ROW_TYPES.items() if lib.hotbed_dtype_bytes(number) != 0}
 _POOLING = {
@@ -65,7 +66,13 @@ ADVICE = {
     "HELD": ": run their backwards, or call the collection's cancel()",
 }
 #: This package's names of the C library's options of a table.
-NAMES = {"capacity": "num_embeddings", "max_capacity": "max_embeddings", "dim": "embedding_dim", "dtype": "data_type"}
+NAMES = {
+    "capacity": "num_embeddings",
+    "max_capacity": "max_embeddings",
+    "dim": "embedding_dim",
+    "dtype": "data_type",
+    "state_dtype": "state_type",
+}
 
 #: Folders of this package and of PyTorch, whose lines say nothing to a reader of a warning.
 _INSIDE = tuple(os.path.dirname(path) + os.sep for path in (hotbed.__file__, torch.__file__))
@@ -977,7 +984,8 @@ class Storage:
             for table in range(len(self.tables)):
                 info = self.info(table)
                 caches = lib.hotbed_storage_mode(self._at(table)[0]) == lib.HOTBED_MODE_CACHE
-                state = 4 * sum(self.state_dims(table))
+                sizes = (dtype.itemsize for dtype in self.state_dtypes(table))
+                state = sum(size * dim for size, dim in zip(sizes, self.state_dims(table)))
                 rows = info.lower_slots + info.segment_slots + (0 if caches else info.slots)
                 found["weights"] += rows * (info.row_bytes - state)
                 found["states"] += rows * state
@@ -1002,6 +1010,11 @@ class Storage:
         kind, dim = lib.hotbed_storage_optimizer(self._c).kind, self.tables[table].dim
         return [lib.hotbed_optimizer_state_dim(kind, s, dim) for s in range(lib.hotbed_optimizer_states(kind))]
 
+    def state_dtypes(self, table: int) -> List[torch.dtype]:
+        """Return the type of each of the optimizer's states of a table."""
+        types = self.info(table).state_dtypes
+        return [_TORCH_TYPES[types[s]] for s in range(len(self.state_dims(table)))]
+
     def is_direct(self, table: int) -> bool:
         """Whether row r of the table's memory belongs to ``keys(table)[r]``."""
         pointer, _ = self._at(table)
@@ -1025,7 +1038,7 @@ class Storage:
         info, described = self.info(table), self.tables[table]
         (dtype, columns), offset = stored(described), 0
         if state >= 0:
-            dtype, columns = torch.float32, self.state_dims(table)[state]
+            dtype, columns = self.state_dtypes(table)[state], self.state_dims(table)[state]
             offset = info.state_offsets[state]
         size = dtype.itemsize
         data = ffi.cast("char *", info.weights) + offset
@@ -1065,7 +1078,7 @@ class Storage:
         return keys
 
     def _parts(self, table: int, n: int, wanted: Sequence[str]) -> Tuple[Any, Dict[str, torch.Tensor]]:
-        described, widths = self.tables[table], self.state_dims(table)
+        described, widths, types = self.tables[table], self.state_dims(table), self.state_dtypes(table)
         rows = ffi.new("hotbed_rows *")
         parts: Dict[str, torch.Tensor] = {}
         if "weight" in wanted:
@@ -1080,8 +1093,8 @@ class Storage:
             rows.times = ffi.cast("uint64_t *", parts["times"].data_ptr())
         for s, name in enumerate(self.state_names()):
             if name in wanted:
-                parts[name] = torch.zeros(n, widths[s], dtype=torch.float32, device=self.device)
-                rows.states[s] = ffi.cast("float *", parts[name].data_ptr())
+                parts[name] = torch.zeros(n, widths[s], dtype=types[s], device=self.device)
+                rows.states[s] = ffi.cast("void *", parts[name].data_ptr())
         return rows, parts
 
     def load_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:

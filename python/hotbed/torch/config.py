@@ -89,9 +89,11 @@ class EmbeddingConfig:
         evict: what a full hash table does.
         score: of a hash table's keys.  A table that does not evict has scores too, in state dicts and checkpoints.
         max_embeddings: a hash table grows until it holds that many keys, rounded up; 0: it does not grow.
-        rounding: of updates, if ``data_type`` is narrower than float32.
+        rounding: of updates, if ``data_type`` or ``state_type`` is narrower than float32.
         track_changes: record which rows are changed and which keys leave, for ``changes()`` and publishers, in 4 bytes
             per row.  Writes into the memory of :meth:`~hotbed.torch.EmbeddingCollection.weight` are not seen.
+        state_type: element type of the optimizer's states: ``torch.float32`` or ``bfloat16``.  States of one number per
+            row are float32, and so is the second state of :class:`RowStepsAdam`.
     """
 
     num_embeddings: int
@@ -108,6 +110,7 @@ class EmbeddingConfig:
     max_embeddings: int = 0
     rounding: Rounding = Rounding.STOCHASTIC
     track_changes: bool = False
+    state_type: Any = torch.float32
 
 
 @dataclasses.dataclass
@@ -557,6 +560,7 @@ ROW_TYPES = {
     "fp8": (torch.float8_e4m3fn, "NFP8"),
 }
 _DTYPES = {key: dtype for dtype, name in ROW_TYPES.values() for key in (dtype, name)}
+_STATE_TYPES = {torch.float32: lib.HOTBED_F32, torch.bfloat16: lib.HOTBED_BF16}
 
 
 def _is_default_init(init_fn: Any) -> bool:
@@ -582,6 +586,21 @@ def _member(name: str, config: Any, field: str, default: _Member) -> _Member:
     if isinstance(given, enum.Enum) and (isinstance(given, kind) or type(given).__name__ == kind.__name__):
         return kind(given.value)
     raise wrong(field, given, f"is not one of {', '.join(f'{kind.__name__}.{m.name}' for m in kind)}", table=name)
+
+
+def _state_type(name: str, config: Any) -> int:
+    """Return ``hotbed_table_options.state_dtype``."""
+    given = getattr(config, "state_type", torch.float32)
+    kind = getattr(given, "name", given)
+    dtype = _DTYPES.get(kind) if isinstance(kind, (str, torch.dtype)) else None
+    if dtype not in _STATE_TYPES:
+        raise ArgumentError(
+            f"table {name!r}: state_type {given!r} is not torch.float32 or torch.bfloat16",
+            table=name,
+            parameter="state_type",
+            value=given,
+        )
+    return int(_STATE_TYPES[dtype])
 
 
 def _check_growth(name: str, config: Any, is_hash: bool, rows: int, most: int) -> None:
@@ -677,5 +696,6 @@ def read(config: Any, pooled: bool) -> Table:
         {
             "rounding": _member(name, config, "rounding", Rounding.STOCHASTIC).value,
             "track_changes": bool(getattr(config, "track_changes", False)),
+            "state_dtype": _state_type(name, config),
         },
     )

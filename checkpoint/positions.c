@@ -102,8 +102,8 @@ hotbed_status hotbed_positions_export(
     const size_t row_bytes = hotbed_dtype_row_bytes(info.dtype, info.dim);
     const hotbed_optimizer_kind kind = hotbed_storage_optimizer(storage)->kind;
     const size_t state_bytes[2] = {
-        hotbed_optimizer_state_dim(kind, 0, info.dim) * sizeof(float),
-        hotbed_optimizer_state_dim(kind, 1, info.dim) * sizeof(float)};
+        hotbed_optimizer_state_dim(kind, 0, info.dim) * hotbed_dtype_bytes(info.state_dtypes[0]),
+        hotbed_optimizer_state_dim(kind, 1, info.dim) * hotbed_dtype_bytes(info.state_dtypes[1])};
     e.table = hotbed_storages_number(p->storages, table);
     e.count = &words->count;
     if (since != NULL) {

@@ -122,10 +122,9 @@ static hotbed_status group_write(base *b, uint32_t table, group *g) {
         qsort(g->order, g->n, sizeof *g->order, by_hash);
     for (uint64_t i = 0; i < g->n; i++) {
         const unsigned char *record = g->records + g->order[i].place * g->record_bytes;
-        const float *const states[2] = {NULL, NULL};
         HOTBED_TRY(hotbed_cut_row_encode(
             &b->tables[table], key_of(record), b->from[table].dtype, record + sizeof(uint64_t),
-            states, g->row));
+            NULL, g->row));
         HOTBED_TRY(hotbed_rows_add(b->draft, key_of(record), g->row));
     }
     g->n = 0;

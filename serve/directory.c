@@ -416,9 +416,9 @@ static hotbed_status write_changes(
     const size_t from = hotbed_dtype_row_bytes(dtype, cut->dim);
     for (uint64_t i = 0; i < changes->num_rows; i++) {
         const uint32_t place = changes->places[i];
-        const hotbed_row_states states = hotbed_changes_states(cut, changes->states, place);
+        const hotbed_row_states states = hotbed_changes_states(cut, changes, place);
         HOTBED_TRY(hotbed_cut_row_encode(
-            cut, changes->keys[i], dtype, (const char *)changes->rows + place * from, states.of,
+            cut, changes->keys[i], dtype, (const char *)changes->rows + place * from, &states,
             row));
         HOTBED_TRY(hotbed_rows_add(f, changes->keys[i], row));
     }

@@ -116,7 +116,7 @@ bool hotbed_row_encode(
 
 hotbed_status hotbed_cut_row_encode(
     const hotbed_cut_table *table, uint64_t key, hotbed_dtype dtype, const void *stored,
-    const float *const states[2], unsigned char *out) {
+    const hotbed_row_states *states, unsigned char *out) {
     const hotbed_encoding encoding = (hotbed_encoding)table->encoding;
     const uint32_t bytes = hotbed_encoded_bytes(encoding, table->dim);
     uint32_t at = hotbed_cut_states_at(table);
@@ -133,10 +133,12 @@ hotbed_status hotbed_cut_row_encode(
     if (hotbed_cut_row_bytes(table) > at)
         memset(out + bytes, 0, at - bytes);
     for (uint32_t s = 0; s < 2; s++) {
-        const size_t n = hotbed_cut_state_dim(table, s) * sizeof(float);
-        if (n > 0)
-            memcpy(out + at, states[s], n);
-        at += (uint32_t)n;
+        const uint32_t n = hotbed_cut_state_dim(table, s);
+        if (n > 0 && states->dtypes[s] == HOTBED_F32)
+            memcpy(out + at, states->of[s], n * sizeof(float));
+        else if (n > 0) /* of no more than dim elements */
+            hotbed_weights_read(states->dtypes[s], n, states->of[s], (float *)(void *)(out + at));
+        at += n * (uint32_t)sizeof(float);
     }
     return HOTBED_OK;
 }

@@ -27,12 +27,18 @@ bool hotbed_row_encode(
     hotbed_encoding encoding, uint32_t dim, hotbed_dtype dtype, const void *row, unsigned char *out,
     float *value);
 
+/* The states of a row, as a table stores them. */
+typedef struct hotbed_row_states {
+    const void *of[2];
+    hotbed_dtype dtypes[2];
+} hotbed_row_states;
+
 /* Write a row of a table as it is in a file, of hotbed_cut_row_bytes(). `stored` is its embedding of the
- * table's dtype, and `states` the states that rows of the cut have. Errors: ARGUMENT (a value that the
+ * table's dtype, and `states` the states that rows of the cut have; NULL if they have none. Errors: ARGUMENT (a value that the
  * encoding does not have), with the table, the key and the value. */
 hotbed_status hotbed_cut_row_encode(
     const hotbed_cut_table *table, uint64_t key, hotbed_dtype dtype, const void *stored,
-    const float *const states[2], unsigned char *out);
+    const hotbed_row_states *states, unsigned char *out);
 
 /* Decode a row. */
 void hotbed_row_decode(

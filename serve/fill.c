@@ -147,25 +147,35 @@ typedef struct places {
     uint64_t weights, states[2], bytes;
 } places;
 
+static size_t state_bytes(const pair *p, uint32_t state) {
+    return p->state_dims[state] * hotbed_dtype_bytes(p->info.state_dtypes[state]);
+}
+
 static places places_of(const pair *p, uint64_t n, size_t bytes) {
     places at = {.weights = n * sizeof(uint64_t)};
     at.bytes = (at.weights + n * bytes + 7) / 8 * 8;
     for (uint32_t s = 0; s < 2; s++) {
         at.states[s] = at.bytes;
-        at.bytes += n * p->state_dims[s] * sizeof(float);
+        at.bytes += (n * state_bytes(p, s) + 7) / 8 * 8;
     }
     return at;
 }
 
 /* Copy the states of a row of a file to row number i of the chunk. */
-static void copy_states(
+static hotbed_status copy_states(
     const filling *f, const pair *p, const places *at, uint64_t i, const unsigned char *row) {
     const unsigned char *from = row + hotbed_cut_states_at(table_of(f, p));
     for (uint32_t s = 0; s < 2; s++) {
-        const size_t bytes = p->state_dims[s] * sizeof(float);
-        memcpy((unsigned char *)f->pinned.data + at->states[s] + i * bytes, from, bytes);
-        from += bytes;
+        const size_t bytes = state_bytes(p, s);
+        unsigned char *to = (unsigned char *)f->pinned.data + at->states[s] + i * bytes;
+        if (p->info.state_dtypes[s] == HOTBED_F32)
+            memcpy(to, from, bytes);
+        else if (bytes > 0)
+            HOTBED_TRY(hotbed_dtype_convert(
+                HOTBED_F32, from, p->info.state_dtypes[s], to, p->state_dims[s], 1));
+        from += p->state_dims[s] * sizeof(float);
     }
+    return HOTBED_OK;
 }
 
 /* Decode rows [first, first + n) of a file to the pinned memory, behind their keys. */
@@ -187,7 +197,7 @@ static hotbed_status decode(
             HOTBED_TRY(hotbed_dtype_convert(HOTBED_F32, values, p->info.dtype, to, t->dim, 1));
         }
         if (has_states(p))
-            copy_states(f, p, &at, i, row);
+            HOTBED_TRY(copy_states(f, p, &at, i, row));
     }
     return HOTBED_OK;
 }
@@ -196,7 +206,7 @@ static hotbed_status write_rows(const filling *f, const pair *p, const hotbed_ro
     const uint64_t *keys = hotbed_rows_column_of(file, p->from, HOTBED_ROWS_KEYS);
     const size_t bytes = hotbed_dtype_row_bytes(p->info.dtype, p->info.dim);
     const uint64_t all = file->tables[p->from].rows;
-    const uint64_t most = (CHUNK_BYTES - 8) / (places_of(p, 8, bytes).bytes / 8);
+    const uint64_t most = (CHUNK_BYTES - 24) / (places_of(p, 8, bytes).bytes / 8);
     for (uint64_t at = 0; at < all; at += most) {
         const uint64_t n = all - at < most ? all - at : most;
         const places to = places_of(p, n, bytes);

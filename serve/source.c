@@ -172,7 +172,9 @@ static hotbed_status reserve(source_table *t, uint64_t n, hotbed_stream *stream)
         if (hotbed_cut_state_dim(t->cut, s) > 0)
             HOTBED_TRY(hotbed_memory_alloc(
                 stream, HOTBED_MEMORY_PINNED,
-                capacity * hotbed_cut_state_dim(t->cut, s) * sizeof(float), NULL, &t->states[s]));
+                capacity * hotbed_cut_state_dim(t->cut, s) *
+                    hotbed_dtype_bytes(t->info.state_dtypes[s]),
+                NULL, &t->states[s]));
     t->capacity = capacity;
     return HOTBED_OK;
 }
@@ -393,10 +395,19 @@ static uint64_t score_of(const hotbed_source *s, const source_table *t, uint64_t
     return ((const uint64_t *)t->scores.data)[s->places[now]];
 }
 
+/* Changes that have the rows of the copy, and no keys yet. */
+static hotbed_changes copy_of(const source_table *t) {
+    return (hotbed_changes){
+        .keys_after = t->keys_after,
+        .rows = t->rows.data,
+        .states = {t->states[0].data, t->states[1].data},
+        .state_dtypes = {t->info.state_dtypes[0], t->info.state_dtypes[1]}};
+}
+
 /* Set the digests of the next mark, and its rows and scores if the filter needs them. */
 static hotbed_status digest_rows(const hotbed_source *s, source_table *t) {
     const size_t bytes = hotbed_cut_row_bytes(t->cut);
-    const float *const states[2] = {t->states[0].data, t->states[1].data};
+    const hotbed_changes copy = copy_of(t);
     const bool keeps = t->filter.min_change > 0, counts = t->filter.min_occurrences != 0;
     const uint64_t n = t->next.rows;
     unsigned char *row = hotbed_new(bytes);
@@ -412,10 +423,10 @@ static hotbed_status digest_rows(const hotbed_source *s, source_table *t) {
         t->next.scores[i] = score_of(s, t, i);
     for (uint64_t i = 0; i < n && status == HOTBED_OK; i++) {
         unsigned char *to = keeps ? t->next.encoded + i * bytes : row;
-        const hotbed_row_states row_states = hotbed_changes_states(t->cut, states, s->places[i]);
+        const hotbed_row_states row_states = hotbed_changes_states(t->cut, &copy, s->places[i]);
         status = hotbed_cut_row_encode(
             t->cut, t->next.keys[i], t->info.dtype,
-            (const char *)t->rows.data + s->places[i] * row_bytes(t), row_states.of, to);
+            (const char *)t->rows.data + s->places[i] * row_bytes(t), &row_states, to);
         if (status == HOTBED_OK)
             t->next.digests[i] = hotbed_digest_of(to, bytes);
     }
@@ -591,10 +602,7 @@ hotbed_status hotbed_source_changes(
     HOTBED_TRY(check_ranks(s, t));
     if (!t->tracks)
         HOTBED_TRY(digest_rows(s, t));
-    *out = (hotbed_changes){
-        .keys_after = t->keys_after,
-        .rows = t->rows.data,
-        .states = {t->states[0].data, t->states[1].data}};
+    *out = copy_of(t);
     if (!t->tracks && !whole)
         return compare_marks(s, t, out);
     if (whole)

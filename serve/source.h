@@ -8,7 +8,7 @@
 
 #include "checkpoint/storages.h"
 #include "hotbed/publish.h"
-#include "serve/format.h"
+#include "serve/encode.h"
 
 typedef struct hotbed_source hotbed_source;
 
@@ -36,23 +36,21 @@ typedef struct hotbed_changes {
     const uint64_t *keys;   /* [num_rows] in the order of their hashes */
     const uint32_t *places; /* [num_rows] number of the key's row in `rows` */
     const void *rows;       /* [.., dim] of the table's dtype */
-    const float
-        *states[2]; /* [.., hotbed_cut_state_dim()]; NULL: rows of the cut have no such state */
+    /* [.., hotbed_cut_state_dim()] of these dtypes; NULL: rows of the cut have no such state */
+    const void *states[2];
+    hotbed_dtype state_dtypes[2];
     const uint64_t
         *erased; /* [num_erased] in the order of their hashes; the cut before may lack some */
 } hotbed_changes;
 
-/* The states of a row in hotbed_changes. */
-typedef struct hotbed_row_states {
-    const float *of[2];
-} hotbed_row_states;
-
+/* The states of a row of changes. */
 static inline hotbed_row_states hotbed_changes_states(
-    const hotbed_cut_table *table, const float *const states[2], uint64_t place) {
-    hotbed_row_states row = {{NULL, NULL}};
+    const hotbed_cut_table *table, const hotbed_changes *changes, uint64_t place) {
+    hotbed_row_states row = {.dtypes = {changes->state_dtypes[0], changes->state_dtypes[1]}};
     for (uint32_t s = 0; s < 2; s++)
-        if (states[s] != NULL)
-            row.of[s] = states[s] + place * hotbed_cut_state_dim(table, s);
+        if (changes->states[s] != NULL)
+            row.of[s] = (const char *)changes->states[s] +
+                        place * hotbed_cut_state_dim(table, s) * hotbed_dtype_bytes(row.dtypes[s]);
     return row;
 }
 

@@ -172,6 +172,7 @@ static hotbed_storage *trainer(
         tables[t].initializer.upper = 1.0F;
         tables[t].dtype = t == 0 ? HOTBED_BF16 : t == 1 ? HOTBED_F32 : HOTBED_INT8;
         tables[t].rounding = HOTBED_ROUND_NEAREST;
+        tables[t].state_dtype = t == 1 ? HOTBED_BF16 : HOTBED_F32;
     }
     options.optimizer = *optimizer;
     options.mode = mode;

@@ -70,7 +70,6 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
                 .indexed = storage->indexed,
                 .rows_form = storage->rows_form,
                 .row_bits = storage->row_bits,
-                .keys_leave = storage->keys_leave ? 1 : 0,
             },
         .moves = {.bulk_bytes = storage->bulk_bytes, .sms = storage->move_sms},
         .eval = {.below = storage->below, .below_from = below_from(storage)},

@@ -1,7 +1,7 @@
 /* storage/step/change_core.h - which rows were changed, and which keys have left their tables.
  *
- * Each slot has the epoch in which its row was last changed. It is written in the call that writes the
- * row, and copied where a row moves. A consumer of changes begins a new epoch and remembers its number: rows
+ * Each slot has the epoch in which its row was last changed. It is written where the row is written,
+ * and copied where a row moves. A consumer of changes begins a new epoch and remembers its number: rows
  * with that epoch or a later one were changed since. So consumers do not know of each other, and nothing
  * is reset.
  *

@@ -34,14 +34,6 @@ static __global__ void step_kernel(hotbed_step_view s, float beta1, float beta2,
     used[0] = used[1] = used[2] = used[3] = 0;
 }
 
-/* Mark the batch's rows as changed. In the kernels that update them a lane would wait for the epoch, row
- * after row. */
-static __global__ void __launch_bounds__(BLOCK) mark_kernel(hotbed_step_view s) {
-    const uint32_t uniques = s.unique.offsets[s.storage.num_tables];
-    for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
-        hotbed_mark_changed(&s, u, hotbed_table_of_unique(&s, (uint32_t)u));
-}
-
 static __device__ uint32_t parts_of(uint32_t n) {
     return (n + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
 }
@@ -351,15 +343,6 @@ static hotbed_status step_clock(
     return hotbed_cuda_launched("step_kernel");
 }
 
-static hotbed_status mark(const hotbed_step_view *step, hotbed_stream *stream) {
-    if (step->storage.tracker == NULL)
-        return HOTBED_OK;
-    mark_kernel<<<
-        hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES), BLOCK, 0,
-        hotbed_cuda_native(stream)>>>(*step);
-    return hotbed_cuda_launched("mark_kernel");
-}
-
 /* Update the rows with more than FEW occurrences. */
 static hotbed_status update_some(
     const update_launches *launch, const hotbed_step_view *step,
@@ -383,9 +366,6 @@ static hotbed_status update(
         max_dim, form_of(step, optimizer, gradient, max_dim), gradient.dtype != HOTBED_F32,
         optimizer);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
-    const bool beside = launch.kind.some != NULL && step->storage.keys_leave == 0;
-    if (!beside)
-        HOTBED_TRY(mark(step, stream));
     if (launch.kind.some == NULL) {
         HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, WHOLE, stream));
         launch.kind.update<<<
@@ -396,9 +376,7 @@ static hotbed_status update(
     }
     hotbed_stream *branch;
     HOTBED_TRY(hotbed_stream_branch(stream, &branch));
-    hotbed_status status = beside ? mark(step, branch) : HOTBED_OK;
-    if (status == HOTBED_OK)
-        status = update_some(&launch, step, optimizer, gradient, scratch, branch);
+    hotbed_status status = update_some(&launch, step, optimizer, gradient, scratch, branch);
     if (status == HOTBED_OK) {
         launch.kind.update<<<
             hotbed_cuda_blocks(
@@ -459,7 +437,6 @@ static hotbed_status apply(
     bool plain = step->storage.rows_form == HOTBED_ROWS_F32 && ((uintptr_t)sums.data & 15U) == 0;
     update_launches launch = choose(max_dim, plain ? FORM_PLAIN : FORM_ANY, false, optimizer);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
-    HOTBED_TRY(mark(step, stream));
     launch.kind.apply<<<
         blocks_of(stream, step->batch.bound, launch.kind.width, WHOLE), BLOCK, 0,
         hotbed_cuda_native(stream)>>>(*step, *optimizer, sums, scratch);

@@ -565,17 +565,11 @@ HOTBED_HD bool hotbed_gradient_is_finite(
     return hotbed_tile_ballot(width, !finite) == 0;
 }
 
-/* One lane: mark the row of unique key u, of table t, as changed. Before the update unpins the row: then
- * it may move, and the mark with it. */
-HOTBED_HD void hotbed_mark_changed(const hotbed_step_view *s, uint64_t u, uint32_t t) {
-    const uint64_t slot = s->unique.slots[u];
-    if (slot != HOTBED_SLOT_NONE)
-        hotbed_set_changed(s->storage.index, &s->storage.tables[t], s->storage.tracker, slot);
-}
-
-/* Unpin the row in `slot` after its update. */
+/* Mark the row in `slot` as changed and unpin it, after its update. */
 HOTBED_HD void hotbed_unpin_updated(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot, uint32_t width) {
+    if (hotbed_tile_rank(width) == 0)
+        hotbed_set_changed(s->storage.index, table, s->storage.tracker, slot);
     if (slot >= s->storage.index_slots)
         return;
     bool moves = table->range.evicts != 0;

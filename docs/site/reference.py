@@ -56,7 +56,7 @@ def prose(text: str) -> List[str]:
 def declarations(text: str) -> Iterator[Tuple[str, str]]:
     """(comment, declaration) in order; a comment without a declaration is a heading or a remark."""
     text = re.sub(r"(?m)^#.*(?:\\\n.*)*$", lambda m: m.group() if m.group().startswith("#define HOTBED") else "", text)
-    text = re.sub(r'extern "C" \{|^\}\s*$(?=\s*\Z)', "", text, flags=re.M)
+    text = re.sub(r"^HOTBED_(BEGIN|END)_DECLS$", "", text, flags=re.M)
     place, comment = 0, ""
     while place < len(text):
         rest = text[place:]

@@ -77,15 +77,3 @@ hotbed_status hotbed_check_finite(const char *name, float value) {
     return hotbed_fail_value(
         HOTBED_ERR_ARGUMENT, name, (double)value, "%s %g is not finite", name, (double)value);
 }
-
-hotbed_status hotbed_check_stream(
-    const hotbed_stream *stream, const char *object, hotbed_backend backend, int device) {
-    HOTBED_TRY(hotbed_check_pointer("stream", stream));
-    const hotbed_backend given = hotbed_stream_backend(stream);
-    if (given == backend && hotbed_stream_device(stream) == device)
-        return HOTBED_OK;
-    return hotbed_fail_parameter(
-        HOTBED_ERR_ARGUMENT, "stream", "the stream is of %s %d, the %s of %s %d",
-        hotbed_backend_name(given), hotbed_stream_device(stream), object,
-        hotbed_backend_name(backend), device);
-}

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "hotbed/status.h"
-#include "hotbed/stream.h"
 
 #include <stdint.h>
 
@@ -27,8 +26,3 @@ hotbed_status hotbed_fail_unknown(const char *name, uint32_t value);
 
 /* The value is neither NaN nor infinite; "x inf is not finite". */
 hotbed_status hotbed_check_finite(const char *name, float value);
-
-/* The stream, which may be NULL, is of the object's backend and device; `object` is its noun: "the stream is of cuda
- * 1, the index of cuda 0". */
-hotbed_status hotbed_check_stream(
-    const hotbed_stream *stream, const char *object, hotbed_backend backend, int device);

@@ -101,6 +101,18 @@ hotbed_status hotbed_stream_wrap_cuda(int device, void *native, hotbed_stream **
     return create(HOTBED_BACKEND_CUDA, &spec, out);
 }
 
+hotbed_status hotbed_check_stream(
+    const hotbed_stream *stream, const char *object, hotbed_backend backend, int device) {
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
+    const hotbed_backend given = hotbed_stream_backend(stream);
+    if (given == backend && hotbed_stream_device(stream) == device)
+        return HOTBED_OK;
+    return hotbed_fail_parameter(
+        HOTBED_ERR_ARGUMENT, "stream", "the stream is of %s %d, the %s of %s %d",
+        hotbed_backend_name(given), hotbed_stream_device(stream), object,
+        hotbed_backend_name(backend), device);
+}
+
 /* An inline stream has completed its work already, so there is nothing to wait for. */
 static void count_stream_wait(const hotbed_stream *stream) {
     if (!stream->run_inline)

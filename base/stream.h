@@ -107,6 +107,11 @@ uint64_t hotbed_stream_recording_number(const hotbed_stream *stream);
 /* For calls that wait for the stream. Errors: STATE if a graph is being recorded on it. */
 hotbed_status hotbed_stream_may_wait(const hotbed_stream *stream);
 
+/* The stream, which may be NULL, is of the object's backend and device; `object` is its noun: "the stream is of cuda
+ * 1, the index of cuda 0". */
+hotbed_status hotbed_check_stream(
+    const hotbed_stream *stream, const char *object, hotbed_backend backend, int device);
+
 /* Whether this process was forked from a process that had streams, sockets of a communicator or
  * external stores. The child has neither their threads, nor their sockets, nor CUDA's threads. hotbed_fork_check() then returns STATE. Calls that would lock,
  * wait or enqueue check first. Calls that destroy objects leave everything to the system. */

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/options.h"
+#include "base/stream.h"
 
 #include <stdio.h>
 

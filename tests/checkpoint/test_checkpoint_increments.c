@@ -103,6 +103,7 @@ static void increments_are_replayed_by_any_number_of_ranks(hotbed_backend backen
  * out in pieces. */
 static void damage_is_found_in_pieces_of_blocks(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
+    enum { BYTES = 3 * sizeof(uint16_t) }; /* of a state of a row */
     ranks r;
     ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM, .rows = RANKS_KEYS};
     const char *paths[] = {sample_path("full"), sample_path("one")}, *made = sample_path("made");
@@ -119,16 +120,16 @@ static void damage_is_found_in_pieces_of_blocks(hotbed_backend backend) {
     size_t bytes;
     unsigned char *data = sample_read_file(file, &bytes);
     const hotbed_extent *states = &m.parts[1].columns[HOTBED_COLUMN_STATE]; /* of table "static" */
-    CHECK_EQ(states->bytes, RANKS_KEYS * 12); /* the last block begins before the changed rows */
+    CHECK_EQ(states->bytes, RANKS_KEYS * BYTES); /* the last block begins before the changed rows */
     for (uint64_t row = 0; row < RANKS_KEYS; row += hotbed_test_is_small() ? 9 : 1) {
         hotbed_chain chain;
-        data[states->offset + row * 12] ^= 1;
+        data[states->offset + row * BYTES] ^= 1;
         sample_write_file(file, data, bytes);
         CHECK_OK(hotbed_chain_open(&calls, paths, 2, &chain));
         chain.held_bytes = 1;
         CHECK_STATUS(hotbed_checkpoint_rewrite(&calls, &chain, made, &options), HOTBED_ERR_CORRUPT);
         hotbed_chain_close(&chain);
-        data[states->offset + row * 12] ^= 1;
+        data[states->offset + row * BYTES] ^= 1;
     }
     free(data);
     hotbed_manifest_free(&m);

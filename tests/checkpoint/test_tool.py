@@ -789,7 +789,7 @@ def check_publish(root):
 
 def check_publish_memory(root):
     """Rows pass through memory in pieces, of hash tables and of static ones, whose order changes."""
-    if tool_run("--version", **limited(resource.RLIMIT_AS, 1 << 33)).returncode != 0:
+    if subprocess.run([TOOL, "--version"], capture_output=True, **limited(resource.RLIMIT_AS, 1 << 33)).returncode != 0:
         return  # a sanitizer's memory is its own
     npy, path, out = (os.path.join(root, name) for name in ("npy", "path", "published"))
     peaks = []

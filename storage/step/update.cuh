@@ -8,6 +8,7 @@
 #pragma once
 
 #include "base/cuda_launch.h"
+#include "storage/step/registers_core.h"
 #include "storage/step/update_kernels.h"
 
 enum {

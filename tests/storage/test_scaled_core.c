@@ -6,7 +6,7 @@
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
-#include "storage/step/update_core.h"
+#include "storage/step/registers_core.h"
 #include "tests/support/emulate.h"
 #include "tests/support/harness.h"
 

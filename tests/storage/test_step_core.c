@@ -7,6 +7,7 @@
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"
 
+#include "storage/step/registers_core.h"
 #include "storage/storage.h"
 #include "storage/ticket.h"
 #include "tests/storage/fixture.h"

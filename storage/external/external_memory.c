@@ -44,9 +44,15 @@ static hotbed_status fail_memory(hotbed_external_call *call, uint64_t rows) {
 
 /* --- a table ---------------------------------------------------------------------------------- */
 
+/* The position at which a search for a key begins. Not by the hash that routes use: of that, all keys of a
+ * rank may have the last bits in common. */
+static uint64_t home_of(const table *t, uint64_t key) {
+    return hotbed_hash_u64(~key) & (t->num_places - 1);
+}
+
 /* Position of `key` in `places`, or the free position where it belongs. */
 static uint64_t place_of(const table *t, uint64_t key) {
-    uint64_t p = hotbed_hash_u64(key) & (t->num_places - 1);
+    uint64_t p = home_of(t, key);
     while (t->places[p] != NOWHERE && t->keys[t->places[p]] != key)
         p = (p + 1) & (t->num_places - 1);
     return p;
@@ -98,7 +104,7 @@ static bool grow(table *t, uint64_t rows) {
 static void free_place(table *t, uint64_t p) {
     uint64_t mask = t->num_places - 1;
     for (uint64_t q = (p + 1) & mask; t->places[q] != NOWHERE; q = (q + 1) & mask) {
-        uint64_t start = hotbed_hash_u64(t->keys[t->places[q]]) & mask;
+        uint64_t start = home_of(t, t->keys[t->places[q]]);
         if (((q - start) & mask) >= ((q - p) & mask)) { /* a search for q's key passes p */
             t->places[p] = t->places[q];
             p = q;

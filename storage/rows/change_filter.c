@@ -1,4 +1,5 @@
 /* storage/rows/change_filter.c - which changed rows a consumer gets. */
+#include "base/check.h"
 #include "base/error.h"
 #include "base/stream.h"
 #include "hotbed/changes.h"
@@ -31,8 +32,7 @@ hotbed_status hotbed_change_filter_check(
     uint64_t value = 0;
     const char *why = NULL;
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
-    if (filter == NULL)
-        return hotbed_fail_null("filter");
+    HOTBED_TRY(hotbed_check_pointer("filter", filter));
     if (filter->unused != 0)
         return hotbed_error_table(
             hotbed_fail_value(
@@ -91,14 +91,14 @@ static hotbed_status limit_rows(uint64_t most, uint64_t n, const uint64_t *score
 hotbed_status hotbed_change_filter_select(
     const hotbed_change_filter *filter, uint64_t n, const uint64_t *scores,
     const uint64_t *occurrences, const double *changes, bool *passes) {
-    if (filter == NULL || passes == NULL)
-        return hotbed_fail_null(filter == NULL ? "filter" : "passes");
-    if ((filter->min_score != 0 || filter->most_rows != 0) && scores == NULL)
-        return hotbed_fail_null("scores");
-    if (filter->min_occurrences != 0 && occurrences == NULL)
-        return hotbed_fail_null("occurrences");
-    if (filter->min_change > 0 && changes == NULL)
-        return hotbed_fail_null("changes");
+    HOTBED_TRY(hotbed_check_pointer("filter", filter));
+    HOTBED_TRY(hotbed_check_pointer("passes", passes));
+    if (filter->min_score != 0 || filter->most_rows != 0)
+        HOTBED_TRY(hotbed_check_pointer("scores", scores));
+    if (filter->min_occurrences != 0)
+        HOTBED_TRY(hotbed_check_pointer("occurrences", occurrences));
+    if (filter->min_change > 0)
+        HOTBED_TRY(hotbed_check_pointer("changes", changes));
     for (uint64_t i = 0; i < n; i++)
         passes[i] = (filter->min_score == 0 || scores[i] >= filter->min_score) &&
                     (filter->min_occurrences == 0 || occurrences[i] >= filter->min_occurrences) &&

@@ -594,12 +594,7 @@ def _state_type(name: str, config: Any) -> int:
     kind = getattr(given, "name", given)
     dtype = _DTYPES.get(kind) if isinstance(kind, (str, torch.dtype)) else None
     if dtype not in _STATE_TYPES:
-        raise ArgumentError(
-            f"table {name!r}: state_type {given!r} is not torch.float32 or torch.bfloat16",
-            table=name,
-            parameter="state_type",
-            value=given,
-        )
+        raise wrong("state_type", given, "is not torch.float32 or torch.bfloat16", table=name)
     return int(_STATE_TYPES[dtype])
 
 

@@ -108,7 +108,8 @@ static void *end_main(void *argument) {
 /* A process should not end while NCCL frees memory of a GPU. */
 static void await_endings(void) {
     uint64_t until = hotbed_monotonic_now() + (uint64_t)EXIT_MS * 1000000U;
-    while (__atomic_load_n(&num_endings, __ATOMIC_ACQUIRE) > 0 && hotbed_monotonic_now() < until)
+    while (!hotbed_forked() && __atomic_load_n(&num_endings, __ATOMIC_ACQUIRE) > 0 &&
+           hotbed_monotonic_now() < until)
         sched_yield();
 }
 

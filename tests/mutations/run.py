@@ -48,7 +48,7 @@ PROGRAMS = {  # of entries that are not named after their program
     "train_programs": ["hotbed-train", "hotbed-datagen"],
     "demo": ["hotbed-train", "hotbed-datagen"],
     "test_h5": ["sample_program"],
-    "test_tool": ["sample_program", "hotbed-ckpt"],
+    "test_tool": ["sample_program", "hotbed-ckpt", "gc_beside"],
     "test_tool_gc": ["sample_program", "hotbed-ckpt"],
     "test_strace": ["sample_program", "hotbed-ckpt"],
 }

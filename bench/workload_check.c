@@ -320,7 +320,7 @@ static hotbed_status read_sample_with(
                 keys[n++] = workload_stored_key(run, table, o->keys[end].key);
         if (n == 0)
             continue;
-        float *part[2] = {
+        void *const part[2] = {
             states[0] + (size_t)first * o->form.state_dim[0],
             states[1] + (size_t)first * o->form.state_dim[1]};
         const hotbed_rows nothing = {0};

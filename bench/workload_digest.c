@@ -31,7 +31,7 @@ typedef struct digest_buffers {
     uint64_t *keys;
     uint64_t *stored; /* [CHUNK] keys in the storage */
     float *weights;   /* [CHUNK][dim] */
-    float *states[2];
+    void *states[2];  /* [CHUNK][state_bytes] */
 } digest_buffers;
 
 typedef struct hash_args {
@@ -52,8 +52,8 @@ static void hash_body(const void *args, uint64_t begin, uint64_t end) {
         hash_words(hash, a->buffers->weights + i * a->form.dim, a->form.dim * sizeof(float));
         for (uint32_t s = 0; s < a->form.states; s++)
             hash_words(
-                hash, a->buffers->states[s] + i * a->form.state_dim[s],
-                a->form.state_dim[s] * sizeof(float));
+                hash, (const char *)a->buffers->states[s] + i * a->form.state_bytes[s],
+                a->form.state_bytes[s]);
         sums[0] += workload_mix(hash[0]);
         sums[1] += workload_mix(hash[1]);
     }

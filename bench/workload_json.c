@@ -148,18 +148,19 @@ static void write_result(
     const workload_shape *shape = &result->shape;
     char name[32];
     workload_result_name(result, name, sizeof name);
+    const workload_row_form form = workload_form_of(result->what, shape);
     double host_steps = (double)result->host.steps;
     (void)fprintf(
         to,
         "    {\n      \"workload\": \"%s\", \"optimizer\": \"%s\", \"scale\": %g, \"weights\": "
         "\"%s\", "
-        "\"samples\": %u,\n"
+        "\"states\": \"%s\", \"samples\": %u,\n"
         "      \"tables\": %u, \"range\": %llu, \"rows\": %llu, \"dim\": %u, \"keys_a_step\": "
         "%llu, "
         "\"unique_a_step\": %llu,\n"
         "      \"keys\": %llu, \"load\": %.4f, \"batches\": %u, \"steps\": %u,\n",
         name, hotbed_optimizer_name(result->what->optimizer), result->scale,
-        hotbed_dtype_name(workload_form_of(result->what, shape).dtype), shape->samples,
+        hotbed_dtype_name(form.dtype), hotbed_dtype_name(form.state_dtype), shape->samples,
         shape->tables, (unsigned long long)shape->range, (unsigned long long)shape->rows,
         shape->dim, (unsigned long long)workload_keys_a_step(shape),
         (unsigned long long)result->uniques, (unsigned long long)result->keys, result->load,

@@ -248,6 +248,16 @@ bool workload_set_dtype(const char *name) {
     return true;
 }
 
+bool workload_set_states(const char *name) {
+    hotbed_dtype dtype;
+    if (name == NULL || !hotbed_dtype_read(name, &dtype) ||
+        (dtype != HOTBED_F32 && dtype != HOTBED_BF16))
+        return false;
+    for (size_t w = 0; w < WORKLOADS; w++)
+        workloads[w].state_dtype = dtype;
+    return true;
+}
+
 void workload_set_tracks(void) {
     for (size_t w = 0; w < WORKLOADS; w++)
         workloads[w].tracks = true;

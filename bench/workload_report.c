@@ -37,7 +37,7 @@ void workload_result_limits(workload_result *result) {
     double outputs = (double)workload_bags_a_step(shape) * shape->dim * sizeof(float);
     const workload_row_form form = workload_form_of(result->what, shape);
     double row = (double)hotbed_dtype_row_bytes(form.dtype, form.dim);
-    double states = 4.0 * (form.state_dim[0] + form.state_dim[1]);
+    double states = (double)(form.state_bytes[0] + form.state_bytes[1]);
     double index = result->what->kind == HOTBED_TABLE_STATIC ? 0 : 32;
     /* read keys, a 32-byte sector of the index and the row of each unique key; write output rows */
     double forward = 8 * keys + (index + row) * uniques + outputs;

@@ -7,13 +7,16 @@
 #include <stdlib.h>
 
 workload_row_form workload_form_of(const workload *what, const workload_shape *shape) {
+    const hotbed_optimizer_kind kind = what->optimizer;
     workload_row_form form = {
         .dim = shape->dim,
-        .states = hotbed_optimizer_states(what->optimizer),
-        .state_dim =
-            {hotbed_optimizer_state_dim(what->optimizer, 0, shape->dim),
-             hotbed_optimizer_state_dim(what->optimizer, 1, shape->dim)},
-        .dtype = what->dtype == 0 ? HOTBED_F32 : what->dtype};
+        .states = hotbed_optimizer_states(kind),
+        .dtype = what->dtype == 0 ? HOTBED_F32 : what->dtype,
+        .state_dtype = hotbed_states_dtype(kind, what->state_dtype)};
+    for (uint32_t s = 0; s < form.states; s++) {
+        form.state_dim[s] = hotbed_optimizer_state_dim(kind, s, shape->dim);
+        form.state_bytes[s] = hotbed_state_bytes(kind, s, what->state_dtype, shape->dim);
+    }
     return form;
 }
 
@@ -39,8 +42,8 @@ hotbed_status workload_rows_alloc(
     if (status == HOTBED_OK)
         status = hotbed_memory_alloc(stream, device, bytes, NULL, &out->weights);
     for (uint32_t s = 0; s < form.states && status == HOTBED_OK; s++)
-        status = hotbed_memory_alloc(
-            stream, device, n * form.state_dim[s] * sizeof(float), NULL, &out->states[s]);
+        status =
+            hotbed_memory_alloc(stream, device, n * form.state_bytes[s], NULL, &out->states[s]);
     if (status != HOTBED_OK)
         workload_rows_free(out);
     return status;
@@ -48,7 +51,7 @@ hotbed_status workload_rows_alloc(
 
 hotbed_status workload_rows_read(
     hotbed_storage *storage, uint32_t table, uint64_t n, const uint64_t *keys,
-    workload_row_buffers *b, float *weights, float *const *states, hotbed_stream *stream) {
+    workload_row_buffers *b, float *weights, void *const *states, hotbed_stream *stream) {
     const workload_row_form form = b->form;
     hotbed_rows rows = {.weights = b->weights.data};
     size_t bytes = n * hotbed_weights_bytes(form.dtype, form.dim);
@@ -59,8 +62,7 @@ hotbed_status workload_rows_read(
     HOTBED_TRY(hotbed_storage_get_rows(storage, table, n, b->keys.data, &rows, NULL, stream));
     HOTBED_TRY(hotbed_copy(b->packed, rows.weights, bytes, stream));
     for (uint32_t s = 0; s < 2 && rows.states[s]; s++)
-        HOTBED_TRY(
-            hotbed_copy(states[s], rows.states[s], n * form.state_dim[s] * sizeof(float), stream));
+        HOTBED_TRY(hotbed_copy(states[s], rows.states[s], n * form.state_bytes[s], stream));
     HOTBED_TRY(hotbed_stream_sync(stream));
     for (uint64_t i = 0; i < n; i++)
         hotbed_weights_read(

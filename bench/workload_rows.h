@@ -6,7 +6,8 @@
 /* The layout of a row of a workload. */
 typedef struct workload_row_form {
     uint32_t dim, states, state_dim[2];
-    hotbed_dtype dtype;
+    size_t state_bytes[2];
+    hotbed_dtype dtype, state_dtype;
 } workload_row_form;
 
 workload_row_form workload_form_of(const workload *what, const workload_shape *shape);
@@ -23,10 +24,10 @@ hotbed_status workload_rows_alloc(
 void workload_rows_free(workload_row_buffers *b);
 
 /* Read the rows of n keys of a table into host arrays: weights [n, dim] as f32, and states [n,
- * state_dim] each, which may be NULL. */
+ * state_bytes] each, as they are stored, which may be NULL. */
 hotbed_status workload_rows_read(
     hotbed_storage *storage, uint32_t table, uint64_t n, const uint64_t *keys,
-    workload_row_buffers *b, float *weights, float *const *states, hotbed_stream *stream);
+    workload_row_buffers *b, float *weights, void *const *states, hotbed_stream *stream);
 
 /* Read the output of a run; the caller frees it. */
 hotbed_status workload_read_output(workload_run *run, float **out);

@@ -17,7 +17,9 @@ void workload_storage_options(
         table->capacity = (uint64_t)ceil((double)shape->table_rows[t] * (1 + shape->spare));
         table->kind = what->kind;
         table->dtype = what->dtype;
-        table->rounding = HOTBED_ROUND_NEAREST; /* as the oracle rounds */
+        table->state_dtype = what->state_dtype;
+        table->rounding = workload_random(what) ? HOTBED_ROUND_STOCHASTIC
+                                                : HOTBED_ROUND_NEAREST; /* as the oracle rounds */
         table->track_changes = what->tracks;
         table->score = what->score;
         table->initializer.kind = HOTBED_INIT_UNIFORM;

@@ -10,7 +10,8 @@
 static const char usage[] =
     "usage: hotbed-workloads [--workload W1,...|all] [--scale X] [--backend host|cuda|both]\n"
     "                        [--steps N] [--insertion plain|probation|both] [--overlap] [--check]\n"
-    "                        [--dtype NAME] [--track] [--json FILE] [--commit TEXT]\n"
+    "                        [--dtype NAME] [--states NAME] [--track] [--json FILE] [--commit "
+    "TEXT]\n"
     "                        [--digest | --replay N | --curves]\n"
     "  --workload  W1 to W8, bags of one key, odd numbers Adam, even ones SGD: W1, W2 all rows in\n"
     "              device memory; W3, W4 a cache for all used rows; W5, W6 a cache for 0.8 of "
@@ -31,6 +32,9 @@ static const char usage[] =
     "  --overlap   also time steps whose prefetch runs beside the previous step\n"
     "  --check     compare with an oracle, bit for bit; status 1 if a bit differs\n"
     "  --dtype     type of the rows of all workloads: f32, f16, bf16, int8, fp8 (f16: W11)\n"
+    "  --states    type of the optimizer states of all workloads: f32, bf16 (f32). With bf16, "
+    "states\n"
+    "              and rows are rounded at random, which the oracle of --check does not do\n"
     "  --track     track changes, as publishers need\n"
     "  --json      write the results to FILE\n"
     "  --commit    commit to write to the results (git describe when CMake ran)\n"
@@ -127,6 +131,8 @@ static int take(workload_program *p, const char *name, const char *value) {
         ok = count(value, &p->steps);
     else if (strcmp(name, "--dtype") == 0)
         ok = workload_set_dtype(value);
+    else if (strcmp(name, "--states") == 0)
+        ok = workload_set_states(value);
     else if (strcmp(name, "--json") == 0)
         ok = text(value, &p->json);
     else if (strcmp(name, "--commit") == 0)
@@ -153,6 +159,13 @@ static bool parse(int argc, char **argv, workload_program *p) {
         p->steps = p->mode == WORKLOAD_MEASURE && p->backend == HOTBED_BACKEND_CUDA ? 100 : 20;
     if (p->scale == 0)
         p->scale = p->backend == HOTBED_BACKEND_CUDA ? 1 : 0.1;
+    if (p->check && workload_random(&workloads[0])) {
+        (void)fputs(
+            "hotbed-workloads: --check compares with an oracle whose states are f32; leave out "
+            "--check or --states bf16\n",
+            stderr);
+        return false;
+    }
     bool known = false;
     for (size_t w = 0; w < WORKLOADS; w++)
         known = known || workload_chosen(p, &workloads[w]);

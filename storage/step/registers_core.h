@@ -1,7 +1,7 @@
 /* storage/step/registers_core.h - the update of a row that is kept in registers.
  *
- * For tables whose dims are multiples of 4 and at most 4 * HOTBED_QUADS_MOST * width, for f32 states, and for
- * aligned gradients of f32 or of 16 bits, without clamping. Most rows of a batch have few occurrences, so an update
+ * For tables whose dims are multiples of 4 and at most 4 * HOTBED_QUADS_MOST * width, and for aligned
+ * gradients of f32 or of 16 bits, without clamping. Most rows of a batch have few occurrences, so an update
  * takes as long as the latency of its loads. A lane therefore has several groups of four elements:
  * a warp then works on several rows, and each lane issues several loads before it uses the first.
  * Sums stay in registers; each gradient is read once.
@@ -21,6 +21,7 @@ typedef struct hotbed_register_shape {
     uint32_t quads;
     uint32_t ahead; /* number of gradients that are loaded before the first is added */
     bool once;      /* a row has at most as many addends as the tile has lanes */
+    bool narrow;    /* states may be bf16: a table's `state_dtype` says which are */
 } hotbed_register_shape;
 
 /* A lane's elements of a row. */
@@ -44,6 +45,47 @@ HOTBED_HD hotbed_f32x4 hotbed_raw_quad(
     return shape.form == HOTBED_ROWS_SCALED ? hotbed_scaled4_to_f32(dtype, w->word[q], w->scaled[q])
            : shape.form == HOTBED_ROWS_HALF ? hotbed_half4_to_f32(dtype, w->half[q])
                                             : w->f32[q];
+}
+
+/* Eight bytes of a state of either type. */
+typedef uint64_t __attribute__((may_alias)) hotbed_state_word;
+
+/* A lane's elements of a state as they are stored: `low` has the first 8 bytes of a group, which are the
+ * whole group in bf16, and `high` the others. */
+typedef struct hotbed_raw_state {
+    uint64_t low[HOTBED_QUADS_MOST], high[HOTBED_QUADS_MOST];
+} hotbed_raw_state;
+
+/* Load group q, which begins at element e of a state. By words, because nvcc unpacks a vector of smaller
+ * elements where it is loaded, and then waits for it before the next load. */
+HOTBED_HD void hotbed_raw_state_load(
+    hotbed_raw_state *raw, uint32_t q, const void *state, uint32_t e, bool half) {
+    const uint32_t bytes = e * (half ? 2 : 4);
+    const hotbed_state_word *at =
+        (const hotbed_state_word *)(const void *)((const uint8_t *)state + bytes);
+    raw->low[q] = at[0];
+    raw->high[q] = half ? 0 : at[1];
+}
+
+/* Its elements as f32. */
+HOTBED_HD hotbed_f32x4 hotbed_raw_state_quad(const hotbed_raw_state *raw, uint32_t q, bool half) {
+    const uint64_t words[2] = {raw->low[q], raw->high[q]};
+    hotbed_u16x4 narrow;
+    hotbed_f32x4 wide;
+    memcpy(&narrow, words, sizeof narrow);
+    memcpy(&wide, words, sizeof wide);
+    return half ? hotbed_half4_to_f32(HOTBED_BF16, narrow) : wide;
+}
+
+/* Store group q, which begins at element e, of state number s after a step. */
+HOTBED_HD void hotbed_state_store_quad(
+    const hotbed_rounding_view *rounding, uint32_t s, void *state, uint32_t e, bool half,
+    hotbed_f32x4 v) {
+    if (half)
+        *(hotbed_u16x4 *)(void *)((uint16_t *)state + e) =
+            hotbed_round_half_state4(HOTBED_BF16, rounding, s, e, v);
+    else
+        *(hotbed_f32x4 *)(void *)((float *)state + e) = v;
 }
 
 /* First element of a lane's group q. */
@@ -279,7 +321,10 @@ HOTBED_HD void hotbed_update_in_registers(
     const bool second = hotbed_state_is_wide(form, 1);
     const bool blocks =
         shape.form == HOTBED_ROWS_SCALED && hotbed_scale_span(table->dtype, dim) < dim;
+    const bool half0 = shape.narrow && table->state_dtype[0] != HOTBED_F32;
+    const bool half1 = shape.narrow && table->state_dtype[1] != HOTBED_F32;
     hotbed_raw_quads w;
+    hotbed_raw_state raw_a, raw_b; /* `narrow`: a and b before the sums */
     hotbed_quads a, b;
     float *const number_at = first || hotbed_has_mean(form) ? state1 : state0;
     float number = rowwise ? *number_at : 0.0F;
@@ -301,9 +346,13 @@ HOTBED_HD void hotbed_update_in_registers(
         } else {
             w.f32[q] = *(const hotbed_f32x4 *)(const void *)(row + e * sizeof(float));
         }
-        if (first)
+        if (first && shape.narrow)
+            hotbed_raw_state_load(&raw_a, q, state0, e, half0);
+        else if (first)
             a.q[q] = *(const hotbed_f32x4 *)(const void *)(state0 + e);
-        if (second)
+        if (second && shape.narrow)
+            hotbed_raw_state_load(&raw_b, q, state1, e, half1);
+        else if (second)
             b.q[q] = *(const hotbed_f32x4 *)(const void *)(state1 + e);
     }
     hotbed_quads g = hotbed_sum_addends(s, gradient, source, i, dim, shape, width);
@@ -312,6 +361,13 @@ HOTBED_HD void hotbed_update_in_registers(
             hotbed_gradient_refused(s, o, table, slot);
         hotbed_unpin_updated(s, table, slot, width);
         return;
+    }
+    HOTBED_UNROLL
+    for (uint32_t q = 0; shape.narrow && q < shape.quads; q++) {
+        if (first)
+            a.q[q] = hotbed_raw_state_quad(&raw_a, q, half0);
+        if (second)
+            b.q[q] = hotbed_raw_state_quad(&raw_b, q, half1);
     }
     if (o->l2_decay != 0.0F) {
         HOTBED_UNROLL
@@ -340,7 +396,7 @@ HOTBED_HD void hotbed_update_in_registers(
     }
     hotbed_rounding_view rounding = hotbed_rounding_to_nearest();
     uint32_t bits = 0, differ[HOTBED_QUADS_MOST] = {0};
-    if (shape.form != HOTBED_ROWS_F32)
+    if (shape.form != HOTBED_ROWS_F32 || shape.narrow)
         rounding = hotbed_unique_rounding(s, table, u);
     HOTBED_UNROLL
     for (uint32_t q = 0; q < shape.quads; q++) {
@@ -366,9 +422,9 @@ HOTBED_HD void hotbed_update_in_registers(
             *(hotbed_f32x4 *)(void *)(row + e * sizeof(float)) = v;
         }
         if (first)
-            *(hotbed_f32x4 *)(void *)(state0 + e) = a.q[q];
+            hotbed_state_store_quad(&rounding, 0, state0, e, half0, a.q[q]);
         if (second)
-            *(hotbed_f32x4 *)(void *)(state1 + e) = b.q[q];
+            hotbed_state_store_quad(&rounding, 1, state1, e, half1, b.q[q]);
     }
     if (shape.form == HOTBED_ROWS_SCALED)
         bits = hotbed_store_scaled_quads(table, &rounding, row, &w, &g, differ, shape.quads, width);

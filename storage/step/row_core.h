@@ -346,16 +346,21 @@ HOTBED_HD bool hotbed_half4_store(uint16_t *array, uint32_t e, uint32_t count, h
     return changes;
 }
 
-/* Store elements e .. e+count-1 of state number s, whose elements have two bytes, after a step. */
+/* Elements e .. e+3 of state number s, whose elements have two bytes, after a step. */
+HOTBED_HD hotbed_u16x4 hotbed_round_half_state4(
+    uint32_t dtype, const hotbed_rounding_view *rounding, uint32_t s, uint32_t e, hotbed_f32x4 v) {
+    return rounding->random
+               ? hotbed_f32_to_half4_random(
+                     dtype, v, hotbed_rounding_words_of(rounding, HOTBED_ROUNDS_STATE + s, e))
+               : hotbed_f32_to_half4(dtype, v);
+}
+
+/* Store elements e .. e+count-1 of it. */
 HOTBED_HD void hotbed_half_state_step4(
     uint32_t dtype, const hotbed_rounding_view *rounding, uint32_t s, void *state, uint32_t e,
     uint32_t count, hotbed_f32x4 v) {
-    const hotbed_u16x4 h =
-        rounding->random
-            ? hotbed_f32_to_half4_random(
-                  dtype, v, hotbed_rounding_words_of(rounding, HOTBED_ROUNDS_STATE + s, e))
-            : hotbed_f32_to_half4(dtype, v);
-    (void)hotbed_half4_store((uint16_t *)state, e, count, h);
+    (void)hotbed_half4_store(
+        (uint16_t *)state, e, count, hotbed_round_half_state4(dtype, rounding, s, e, v));
 }
 
 /* What a step does to a row of a type that rounds, as seen by one lane: bits. */

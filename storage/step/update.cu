@@ -170,8 +170,8 @@ template <uint32_t WIDTH, bool POOLED>
 static __global__ void __launch_bounds__(BLOCK, LEAF_BLOCKS) leaf_in_registers_kernel(
     hotbed_step_view s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     update_scratch scratch) {
-    constexpr hotbed_register_shape shape = {0, POOLED,     HOTBED_ROWS_F32,
-                                             1, LEAF_AHEAD, WIDTH == 32};
+    constexpr hotbed_register_shape shape = {0,           POOLED, HOTBED_ROWS_F32, 1, LEAF_AHEAD,
+                                             WIDTH == 32, false};
     uint32_t leaves = scratch.used[0], e = hotbed_quad_at(0, WIDTH);
     uint64_t step = hotbed_cuda_threads() / WIDTH;
     (void)o;
@@ -260,7 +260,7 @@ template <uint32_t WIDTH> static update_launches sums_of(update_form form, bool 
 
 static update_kind choose_kind(uint32_t max_dim, update_form form, const hotbed_optimizer_view *o) {
     if (o->narrow)
-        return hotbed_update_narrow(max_dim);
+        return hotbed_update_narrow(max_dim, form);
     if (o->kind > HOTBED_OPT_COMPILED || o->l2_decay != 0.0F || o->rates != NULL)
         return hotbed_update_any(max_dim, form);
     switch (o->kind) {

@@ -2,7 +2,7 @@
  *
  * One file for each kind that has kernels of its own compiles them, so that files compile at once:
  * update_sgd.cu, update_adam.cu, update_adagrad.cu and update_rowwise_adagrad.cu; update_any.cu has
- * the kernels that serve every kind, update_narrow.cu those for tables with states narrower than f32.
+ * the kernels that serve every kind, update_narrow.cu those that also serve states narrower than f32.
  * The kernels that only sum gradients are in update.cu.
  */
 #pragma once
@@ -133,7 +133,7 @@ enum {
 
 /* Update a row that has more than one group of partial sums. This is rare. It is not inlined,
  * because the kernel would then need more registers. */
-template <uint32_t WIDTH, bool OWN>
+template <uint32_t WIDTH, bool OWN, bool NARROW>
 static __device__ __noinline__ void update_many(
     const hotbed_step_view *s, hotbed_optimizer_view o, hotbed_gradient_view gradient,
     const update_scratch &scratch, uint32_t u) {
@@ -143,7 +143,7 @@ static __device__ __noinline__ void update_many(
         hotbed_update_row(
             s, &o, gradient, &s->storage.tables[t], s->unique.slots[u], u,
             find_source(scratch, u, s->unique.starts[u], s->unique.starts[u + 1]),
-            {true, false, false, OWN, false}, WIDTH);
+            {true, false, false, OWN, NARROW}, WIDTH);
 }
 
 /* Update the row of unique key u, if it has a slot and at most one group of addends. */
@@ -162,11 +162,12 @@ static __device__ void update_one(
 }
 
 /* Update rows with more than a few occurrences. */
-template <uint32_t WIDTH, uint32_t KIND, bool POOLED, hotbed_rows_form FORM>
+template <uint32_t WIDTH, uint32_t KIND, bool POOLED, hotbed_rows_form FORM, bool NARROW>
 static __global__ void __launch_bounds__(BLOCK, SOME_BLOCKS) update_some_kernel(
     const __grid_constant__ hotbed_step_view s, hotbed_optimizer_view o,
     hotbed_gradient_view gradient, const __grid_constant__ update_scratch scratch) {
-    constexpr hotbed_register_shape shape = {KIND, POOLED, FORM, 1, SOME_AHEAD, WIDTH == 32};
+    constexpr hotbed_register_shape shape = {KIND,       POOLED,      FORM,  1,
+                                             SOME_AHEAD, WIDTH == 32, NARROW};
     const uint32_t some = scratch.used[3];
     const uint64_t tile = hotbed_cuda_thread() / WIDTH, step = hotbed_cuda_threads() / WIDTH;
     compile_for<KIND>(&o);
@@ -177,7 +178,8 @@ static __global__ void __launch_bounds__(BLOCK, SOME_BLOCKS) update_some_kernel(
             s.unique.slots[u], shape);
     }
     for (uint64_t m = tile; m < scratch.used[2]; m += step)
-        update_many<WIDTH, KIND == HOTBED_OPT_ANY>(&s, o, gradient, scratch, scratch.many[m]);
+        update_many<WIDTH, KIND == HOTBED_OPT_ANY, NARROW>(
+            &s, o, gradient, scratch, scratch.many[m]);
 }
 
 /* A row of update_few_kernel. A tile looks up its next two rows while it updates one. */
@@ -207,12 +209,13 @@ static __device__ uint32_t few_occurrence(const hotbed_step_view &s, const few_r
 }
 
 /* Update the other rows. */
-template <uint32_t WIDTH, uint32_t QUADS, uint32_t KIND, bool POOLED, hotbed_rows_form FORM>
+template <
+    uint32_t WIDTH, uint32_t QUADS, uint32_t KIND, bool POOLED, hotbed_rows_form FORM, bool NARROW>
 static __global__ void __launch_bounds__(FEW_BLOCK, FEW_BLOCKS) update_few_kernel(
     const __grid_constant__ hotbed_step_view s, hotbed_optimizer_view o,
     hotbed_gradient_view gradient, const __grid_constant__ update_scratch scratch) {
     constexpr hotbed_register_shape shape = {
-        KIND, POOLED, FORM, QUADS, has_wide_states(KIND) ? 2 : 1, WIDTH >= FEW};
+        KIND, POOLED, FORM, QUADS, has_wide_states(KIND) ? 2 : 1, WIDTH >= FEW, NARROW};
     const uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     const uint64_t step = hotbed_cuda_threads() / WIDTH;
     uint64_t u = hotbed_cuda_thread() / WIDTH;
@@ -272,37 +275,41 @@ typedef struct update_kind {
     void (*update_rows)(hotbed_update_rows_args);
 } update_kind;
 
-template <uint32_t WIDTH, uint32_t KIND, bool POOLED, hotbed_rows_form FORM>
+template <uint32_t WIDTH, uint32_t KIND, bool POOLED, hotbed_rows_form FORM, bool NARROW>
 static void in_registers(update_kind *all) {
     constexpr uint32_t most = KIND == HOTBED_OPT_ANY ? 32 : has_wide_states(KIND) ? 16 : 8;
     constexpr uint32_t lanes = WIDTH < most ? WIDTH : most;
-    all->update = update_few_kernel<lanes, WIDTH / lanes, KIND, POOLED, FORM>;
+    all->update = update_few_kernel<lanes, WIDTH / lanes, KIND, POOLED, FORM, NARROW>;
     all->update_width = lanes;
-    all->some = update_some_kernel<WIDTH, KIND, POOLED, FORM>;
+    all->some = update_some_kernel<WIDTH, KIND, POOLED, FORM, NARROW>;
 }
 
-template <uint32_t WIDTH, uint32_t KIND> static update_kind kind_of(update_form form) {
+/* NARROW: states may be narrower than f32, so no rows are plain. */
+template <uint32_t WIDTH, uint32_t KIND, bool NARROW = false>
+static update_kind kind_of(update_form form) {
     const bool plain = form == FORM_PLAIN || form == FORM_SEQUENCE;
     update_kind all = {
         WIDTH,
         WIDTH,
-        plain ? update_kernel<WIDTH, KIND, true, false> : update_kernel<WIDTH, KIND, false, false>,
-        plain ? update_kernel<WIDTH, KIND, true, true> : update_kernel<WIDTH, KIND, false, true>,
+        plain ? update_kernel<WIDTH, KIND, !NARROW, false, NARROW>
+              : update_kernel<WIDTH, KIND, false, false, NARROW>,
+        plain ? update_kernel<WIDTH, KIND, !NARROW, true, NARROW>
+              : update_kernel<WIDTH, KIND, false, true, NARROW>,
         NULL,
-        update_rows_kernel<WIDTH, KIND>};
+        update_rows_kernel<WIDTH, KIND, NARROW>};
     if (form == FORM_SEQUENCE)
-        in_registers<WIDTH, KIND, false, HOTBED_ROWS_F32>(&all);
+        in_registers<WIDTH, KIND, false, HOTBED_ROWS_F32, NARROW>(&all);
     if (form == FORM_SEQUENCE_HALF)
-        in_registers<WIDTH, KIND, false, HOTBED_ROWS_HALF>(&all);
+        in_registers<WIDTH, KIND, false, HOTBED_ROWS_HALF, NARROW>(&all);
     if (form == FORM_BAGS)
-        in_registers<WIDTH, KIND, true, HOTBED_ROWS_F32>(&all);
+        in_registers<WIDTH, KIND, true, HOTBED_ROWS_F32, NARROW>(&all);
     if (form == FORM_BAGS_HALF)
-        in_registers<WIDTH, KIND, true, HOTBED_ROWS_HALF>(&all);
+        in_registers<WIDTH, KIND, true, HOTBED_ROWS_HALF, NARROW>(&all);
     if constexpr (KIND != HOTBED_OPT_ANY) { /* of other kinds, scaled rows have `update` */
         if (form == FORM_SEQUENCE_SCALED)
-            in_registers<WIDTH, KIND, false, HOTBED_ROWS_SCALED>(&all);
+            in_registers<WIDTH, KIND, false, HOTBED_ROWS_SCALED, NARROW>(&all);
         if (form == FORM_BAGS_SCALED)
-            in_registers<WIDTH, KIND, true, HOTBED_ROWS_SCALED>(&all);
+            in_registers<WIDTH, KIND, true, HOTBED_ROWS_SCALED, NARROW>(&all);
     }
     return all;
 }
@@ -323,4 +330,4 @@ update_kind hotbed_update_adam(uint32_t max_dim, update_form form);
 update_kind hotbed_update_adagrad(uint32_t max_dim, update_form form);
 update_kind hotbed_update_rowwise_adagrad(uint32_t max_dim, update_form form);
 update_kind hotbed_update_any(uint32_t max_dim, update_form form);
-update_kind hotbed_update_narrow(uint32_t max_dim); /* of any form */
+update_kind hotbed_update_narrow(uint32_t max_dim, update_form form);

@@ -50,8 +50,8 @@ static void step_in_registers(void *argument) {
     const hotbed_gradient_view gradient = {w->gradient, DIM_MOST, HOTBED_F32, NULL};
     const hotbed_sum_source source = {0, 1, NULL, 0};
     const uint32_t groups = (w->table.dim + 3) / 4, quads = (groups + w->width - 1) / w->width;
-    const hotbed_register_shape shape = {w->o.kind, false, HOTBED_ROWS_SCALED,
-                                         quads,     1,     w->width == 32};
+    const hotbed_register_shape shape = {w->o.kind,      false, HOTBED_ROWS_SCALED, quads, 1,
+                                         w->width == 32, false};
     hotbed_update_in_registers(&s, &w->o, gradient, &w->table, 0, 0, source, 0, shape, w->width);
     if (hotbed_tile_rank(w->width) == 0)
         w->lost += tally.rounded_away;

@@ -331,13 +331,14 @@ static void update_all_in_registers(work *w, uint32_t max_dim, uint32_t ahead) {
     const bool pooled = w->s.storage.pooling != HOTBED_POOL_NONE;
     const uint32_t groups = max_dim <= 64 ? 16 : 32;
     w->registers = (hotbed_register_shape){
-        w->o.kind,
+        w->o.narrow ? (uint32_t)HOTBED_OPT_ANY : w->o.kind,
         pooled,
         (hotbed_rows_form)w->s.storage.rows_form,
         w->width < groups ? groups / w->width : 1,
         ahead,
-        w->width == 32};
-    w->shape = (hotbed_update_shape){true, false, false, true, false};
+        w->width == 32,
+        w->o.narrow};
+    w->shape = (hotbed_update_shape){true, false, false, true, w->o.narrow};
     hotbed_clock_step(w->s.storage.clock, w->o.beta1, w->o.beta2);
     split(w);
     hotbed_emulate_run(w->width, sum_leaves_in_registers, w);
@@ -661,6 +662,32 @@ static void scaled_rows_in_registers_are_the_same_at_every_width(hotbed_backend 
     }
 }
 
+/* As above, for states of bf16, in tables beside one with f32 states. Of two states, the second may be one number
+ * (PARTIAL_ROWWISE_ADAM), or f32 with a count at its end (ROW_STEPS_ADAM). */
+static void narrow_states_in_registers_are_the_same_at_every_width(hotbed_backend backend) {
+    static const hotbed_optimizer_kind kinds[] = {
+        HOTBED_OPT_ADAM, HOTBED_OPT_ADAGRAD, HOTBED_OPT_PARTIAL_ROWWISE_ADAM,
+        HOTBED_OPT_ROW_STEPS_ADAM, HOTBED_OPT_LAMB};
+    static const hotbed_dtype dtypes[][2] = {
+        {HOTBED_F32, HOTBED_F32}, {HOTBED_F16, HOTBED_BF16}, {HOTBED_INT8, HOTBED_FP8}};
+    enum { KINDS = sizeof kinds / sizeof kinds[0] };
+    for (uint32_t i = 0; i < 3 * KINDS; i += hotbed_test_is_small() ? 4 : 1) {
+        const uint32_t form = i / KINDS;
+        setup s;
+        three_tables(&s, kinds[i % KINDS], i % 2 == 0 ? HOTBED_POOL_NONE : HOTBED_POOL_SUM);
+        s.tables[0].dim = form == 1 ? 24 : 12;
+        s.tables[1].dim = i % 3 == 0 ? 128 : 64;
+        s.tables[2].dim = 32;
+        s.options.output_dtype = (hotbed_dtype)(1 + i % 3);
+        for (uint32_t t = 0; t < TABLES; t++) {
+            s.tables[t].dtype = dtypes[form][(i + t) % 2];
+            s.tables[t].state_dtype = t == i % 4 ? HOTBED_F32 : HOTBED_BF16;
+            s.tables[t].rounding = t == i % 5 ? HOTBED_ROUND_NEAREST : HOTBED_ROUND_STOCHASTIC;
+        }
+        train(&s, REGISTERS);
+    }
+}
+
 /* Means with weights of several bags at once, of rows of each form. */
 static void weighted_means_are_the_same_at_every_width(hotbed_backend backend) {
     for (int i = 0; i < (int)HOTBED_DTYPE_LAST; i++) {
@@ -922,6 +949,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(rows_in_registers_are_the_same_at_every_width)},
     {TEST(weighted_means_are_the_same_at_every_width)},
     {TEST(scaled_rows_in_registers_are_the_same_at_every_width)},
+    {TEST(narrow_states_in_registers_are_the_same_at_every_width)},
     {TEST(eval_by_address_is_the_same_at_every_width)},
     {TEST(initial_values_are_the_same_at_every_width)},
     {TEST(each_tile_of_scattered_rows_has_a_turn)},

@@ -56,6 +56,8 @@ static void compare_tables(fixture fixtures[BACKENDS]) {
 
 static bool own_parameters; /* two tables have an optimizer of their own */
 static bool narrow_states;  /* tables but one have BF16 states */
+static int
+    in_registers; /* updates keep rows in registers: of F32, of two bytes, or of one; 0: not of all tables */
 
 static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     static fixture fixtures[BACKENDS];
@@ -78,6 +80,12 @@ static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     s.tables[4].dtype = HOTBED_INT8;
     s.tables[5].dim = 131;
     s.tables[5].dtype = HOTBED_FP8;
+    for (uint32_t t = 0; t < TABLES && in_registers != 0; t++) {
+        static const hotbed_dtype types[][2] = {
+            {HOTBED_F32, HOTBED_F32}, {HOTBED_F16, HOTBED_BF16}, {HOTBED_INT8, HOTBED_FP8}};
+        s.tables[t].dtype = types[in_registers - 1][t % 2];
+        s.tables[t].dim = (uint32_t)kind % 2 == 0 ? 8 + 8 * (t % 4) : 8 + 24 * t;
+    }
     for (uint32_t t = 0; t < TABLES; t++)
         s.tables[t].state_dtype = narrow_states && t != 4 ? HOTBED_BF16 : HOTBED_F32;
     s.options.pooling = pooling;
@@ -91,13 +99,18 @@ static void same_bytes(hotbed_optimizer_kind kind, hotbed_pooling pooling) {
     for (int b = 0; b < BACKENDS; b++) {
         fixture_open(&fixtures[b], backends[b], &s.options);
         test_ticket_open(&fixtures[b], &tickets[b], 4000, 256);
+        if (in_registers != 0) {
+            tickets[b].stride = 0;
+            tickets[b].gradient =
+                fixture_alloc(&fixtures[b], tickets[b].output_bytes); /* aligned */
+        }
     }
     for (int i = 0; i < 4; i++) {
         const batch_shape how = {
             .batch_size = 256,
             .max_bag = 6,
             .key_space = i == 0 ? 100 : 2000,
-            .weights = true,
+            .weights = in_registers == 0,
             .extremes = i == 2};
         for (int b = 0; b < BACKENDS; b++)
             test_ticket_step(&tickets[b], &randoms[b], &how);
@@ -157,7 +170,11 @@ static void narrow_states_everywhere(void) {
         own_parameters = kind % 4 == 0;
         same_bytes((hotbed_optimizer_kind)kind, (hotbed_pooling)(kind % 3));
     }
-    narrow_states = own_parameters = false;
+    own_parameters = false;
+    for (in_registers = 3; in_registers > 0; in_registers--)
+        for (int kind = 1; kind <= HOTBED_OPT_LAST; kind++)
+            same_bytes((hotbed_optimizer_kind)kind, (hotbed_pooling)((kind + in_registers) % 2));
+    narrow_states = false;
 }
 
 static void narrow_states_give_the_same_bytes_on_both_backends(hotbed_backend backend) {

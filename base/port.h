@@ -213,6 +213,25 @@ HOTBED_HD uint32_t hotbed_add_relaxed_u32(uint32_t *p, uint32_t value) {
 #endif
 }
 
+/* Set bits. On the host a word that has them is not written. */
+HOTBED_HD void hotbed_or_relaxed_u32(uint32_t *p, uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+    atomicOr(p, bits);
+#else
+    if ((__atomic_load_n(p, __ATOMIC_RELAXED) & bits) != bits)
+        __atomic_fetch_or(p, bits, __ATOMIC_RELAXED);
+#endif
+}
+
+/* Keep only `bits`. */
+HOTBED_HD void hotbed_and_relaxed_u32(uint32_t *p, uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+    atomicAnd(p, bits);
+#else
+    __atomic_fetch_and(p, bits, __ATOMIC_RELAXED);
+#endif
+}
+
 HOTBED_HD void hotbed_min_relaxed_u32(uint32_t *p, uint32_t value) {
 #if defined(__CUDA_ARCH__)
     atomicMin(p, value);

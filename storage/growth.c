@@ -36,14 +36,14 @@ static hotbed_status allocate(
     hotbed_grown *grown) {
     bool lower = table->view.lower_slots > 0, timed = table->times.data != NULL;
     size_t words = slots * sizeof(uint64_t), bytes = slots * table->view.row_bytes;
-    size_t epochs = table->tracks ? slots * sizeof(uint32_t) : 0;
+    size_t changed = table->tracks ? hotbed_changed_bytes(slots) : 0;
     hotbed_status status = hotbed_memory_alloc(
         stream, lower ? storage->lower_memory : HOTBED_MEMORY_DEVICE, bytes,
         storage->lower_directory, &grown->rows);
     if (status == HOTBED_OK)
         status = hotbed_memory_alloc(
             stream, lower ? storage->lower_index_memory : HOTBED_MEMORY_DEVICE,
-            words * (timed ? 3 : 2) + epochs, storage->lower_directory, &grown->index);
+            words * (timed ? 3 : 2) + changed, storage->lower_directory, &grown->index);
     if (status == HOTBED_OK)
         status = hotbed_memory_alloc(
             stream, HOTBED_MEMORY_PINNED, sizeof grown->segment, NULL, &grown->staging);
@@ -59,7 +59,10 @@ static hotbed_status allocate(
     segment->metas = segment->keys + slots;
     segment->range.times = timed ? segment->metas + slots : NULL;
     segment->changed =
-        epochs == 0 ? NULL : (uint32_t *)(void *)(segment->keys + (timed ? 3 : 2) * slots);
+        changed == 0 ? NULL : (uint32_t *)(void *)(segment->keys + (timed ? 3 : 2) * slots);
+    if (changed > 0 && !hotbed_memory_is_fresh_zero(&grown->index))
+        HOTBED_TRY(hotbed_fill(
+            segment->changed + slots, 0, hotbed_recent_words(slots) * sizeof(uint32_t), stream));
     return hotbed_row_has_gaps(&table->view) && !hotbed_memory_is_fresh_zero(&grown->rows)
                ? hotbed_fill(segment->rows, 0, bytes, stream)
                : HOTBED_OK;

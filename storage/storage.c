@@ -69,37 +69,37 @@ static hotbed_status allocate_times(hotbed_table *table, bool apart, hotbed_stre
     return HOTBED_OK;
 }
 
-/* Allocate an epoch for each slot of a tier. Only rows without an index are read before they change. */
-static hotbed_status allocate_epochs(
+/* Allocate what is kept of the slots of a tier. Only rows without an index are read before they change. */
+static hotbed_status allocate_slots_changed(
     const hotbed_table *table, hotbed_memory_kind kind, const char *directory, uint64_t slots,
-    hotbed_stream *stream, hotbed_memory *epochs) {
-    hotbed_status status =
-        hotbed_memory_alloc(stream, kind, slots * sizeof(uint32_t), directory, epochs);
+    hotbed_stream *stream, hotbed_memory *changed) {
+    const uint64_t bytes = hotbed_changed_bytes(slots);
+    hotbed_status status = hotbed_memory_alloc(stream, kind, bytes, directory, changed);
     if (status != HOTBED_OK)
         return hotbed_fail_table(
-            status, table->name, "table %s: no memory for the epochs of %llu slots", table->name,
+            status, table->name, "table %s: no memory to track changes of %llu slots", table->name,
             (unsigned long long)slots);
-    if (hotbed_table_indexed(&table->view)) {
-        hotbed_memory_start_small(epochs);
+    const bool indexed = hotbed_table_indexed(&table->view);
+    if (indexed)
+        hotbed_memory_start_small(changed);
+    if (hotbed_memory_is_fresh_zero(changed))
         return HOTBED_OK;
-    }
-    return hotbed_memory_is_fresh_zero(epochs)
-               ? HOTBED_OK
-               : hotbed_fill(epochs->data, 0, slots * sizeof(uint32_t), stream);
+    const uint64_t first = indexed ? slots * sizeof(uint32_t) : 0;
+    return hotbed_fill((uint8_t *)changed->data + first, 0, bytes - first, stream);
 }
 
-/* With track_changes: allocate the epochs of both tiers, those of the lower one where its index is. */
+/* With track_changes: allocate for both tiers, for the lower one where its index is. */
 static hotbed_status allocate_changed(
     const hotbed_storage *storage, hotbed_table *table, hotbed_stream *stream) {
     hotbed_table_view *view = &table->view;
     if (!table->tracks)
         return HOTBED_OK;
-    HOTBED_TRY(
-        allocate_epochs(table, HOTBED_MEMORY_DEVICE, NULL, view->slots, stream, &table->changed));
+    HOTBED_TRY(allocate_slots_changed(
+        table, HOTBED_MEMORY_DEVICE, NULL, view->slots, stream, &table->changed));
     view->changed = table->changed.data;
     if (view->lower_slots == 0)
         return HOTBED_OK;
-    HOTBED_TRY(allocate_epochs(
+    HOTBED_TRY(allocate_slots_changed(
         table, storage->lower_index_memory, storage->lower_directory, view->lower_slots, stream,
         &table->lower_changed));
     view->lower_changed = table->lower_changed.data;

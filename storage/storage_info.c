@@ -80,6 +80,15 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
 
 /* --- description ------------------------------------------------------------------------------ */
 
+/* Bytes of what a table with track_changes keeps of its slots. */
+static uint64_t changed_bytes(const hotbed_table *table) {
+    uint64_t bytes =
+        hotbed_changed_bytes(table->view.slots) + hotbed_changed_bytes(table->view.lower_slots);
+    for (const hotbed_grown *g = table->grown; g != NULL; g = g->next)
+        bytes += hotbed_changed_bytes(hotbed_index_range_slots(g->segment.range));
+    return bytes;
+}
+
 hotbed_status hotbed_storage_table(
     const hotbed_storage *storage, uint32_t table, hotbed_table_info *out) {
     HOTBED_TRY(hotbed_check_pointer("storage", storage));
@@ -114,7 +123,7 @@ hotbed_status hotbed_storage_table(
             t->view.lower_slots == 0 ? (hotbed_memory_kind)0 : storage->lower_index_memory,
         .insertion = t->view.probation != 0 ? HOTBED_INSERT_PROBATION : HOTBED_INSERT_PLAIN,
         .eval_value = t->view.eval_value,
-        .change_bytes = t->tracks ? hotbed_table_all_slots(t) * sizeof(uint32_t) : 0,
+        .change_bytes = t->tracks ? changed_bytes(t) : 0,
     };
     hotbed_output_write(out, &info, sizeof info);
     return HOTBED_OK;

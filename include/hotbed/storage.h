@@ -827,7 +827,7 @@ typedef struct hotbed_table_info {
     hotbed_memory_kind lower_index_memory;
     hotbed_insertion insertion; /* PLAIN or PROBATION, also if the option was AUTO */
     float eval_value;           /* each element of the row of a missing key in eval */
-    /* with track_changes: 4 per slot of each tier, beside the index; else 0 */
+    /* with track_changes: 4 bytes and a bit for each slot of each tier, beside the index; else 0 */
     uint64_t change_bytes;
     hotbed_dtype state_dtypes[2]; /* of each state; F32 if the row has no such state */
 } hotbed_table_info;
@@ -969,7 +969,7 @@ enum { HOTBED_GROWTHS_MOST = 40 };
  * prefetches, eval, rows by key.
  *
  * Memory: 1.03 slots for each added key, and for each slot a row and 16 bytes (TIMESTAMP_LFU: 24);
- * and 72 bytes; with track_changes, 4 bytes more.
+ * and 72 bytes; with track_changes, 4 bytes and a bit more.
  * Errors: ARGUMENT (a table without max_capacity; a capacity over it), MEMORY (the table, slots and
  * bytes; the table is unchanged and may grow later), IO (FILE), STATE (HOTBED_GROWTHS_MOST growths;
  * the stream records a graph), DEVICE. */

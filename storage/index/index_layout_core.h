@@ -78,7 +78,7 @@ typedef struct hotbed_index_segment {
     uint8_t *rows;       /* in storages: the row of slot i is at rows + i * row_bytes */
     uint64_t lower_byte; /* in storages: where the rows begin in the lower tier, see row_core.h */
     hotbed_index_range range; /* slots are counted from 0 */
-    uint32_t *changed;        /* in storages: [slots] see hotbed_table_view; or NULL */
+    uint32_t *changed;        /* in storages: see hotbed_table_view; or NULL */
 } hotbed_index_segment;
 
 /* All slots of an index; plain pointers without ownership. */

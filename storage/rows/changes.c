@@ -18,7 +18,17 @@ hotbed_status hotbed_storage_position(
     HOTBED_TRY(hotbed_check_pointer("position", position));
     if (storage->tracker == NULL)
         return hotbed_fail_untracked(storage, 0);
-    return storage->kernels.changes->position(storage->tracker, position, stream);
+    const hotbed_position_args args = {
+        .tracker = storage->tracker,
+        .position = position,
+        .tables = storage->device_tables,
+        .index = storage->index,
+        .num_tables = storage->num_tables,
+    };
+    uint64_t slots = 0;
+    for (uint32_t t = 0; t < storage->num_tables; t++)
+        slots += hotbed_table_all_slots(&storage->tables[t]);
+    return storage->kernels.changes->position(&args, slots, stream);
 }
 
 hotbed_status hotbed_storage_removed(

@@ -4,6 +4,10 @@
 
 enum { BLOCK = 256, WAVES = 1 };
 
+static __global__ void __launch_bounds__(BLOCK) settle_kernel(hotbed_position_args a) {
+    hotbed_position_settle(&a, hotbed_cuda_thread(), hotbed_cuda_threads());
+}
+
 static __global__ void position_kernel(hotbed_tracker *tracker, hotbed_change_position *position) {
     hotbed_position_take(tracker, position);
 }
@@ -24,8 +28,13 @@ static __global__ void __launch_bounds__(BLOCK) removed_kernel(hotbed_removed_ar
 }
 
 static hotbed_status position(
-    hotbed_tracker *tracker, hotbed_change_position *to, hotbed_stream *stream) {
-    position_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(tracker, to);
+    const hotbed_position_args *args, uint64_t slots, hotbed_stream *stream) {
+    const hotbed_cuda_native native(stream);
+    settle_kernel<<<
+        hotbed_cuda_blocks(stream, hotbed_recent_words(slots), BLOCK, WAVES), BLOCK, 0, native>>>(
+        *args);
+    HOTBED_TRY(hotbed_cuda_launched("settle_kernel"));
+    position_kernel<<<1, 1, 0, native>>>(args->tracker, args->position);
     return hotbed_cuda_launched("position_kernel");
 }
 

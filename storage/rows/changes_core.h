@@ -4,7 +4,50 @@
 #include "hotbed/changes.h"
 #include "storage/rows/rows_core.h"
 
-/* One lane: take a position, which begins an epoch. */
+typedef struct hotbed_position_args {
+    hotbed_tracker *tracker;
+    hotbed_change_position *position;
+    const hotbed_table_view *tables; /* [num_tables] */
+    hotbed_index_view index;
+    uint32_t num_tables;
+} hotbed_position_args;
+
+/* Give the rows of a tier or segment whose bits are set the present epoch, and clear the bits. Each of
+ * `workers` callers does a share. */
+HOTBED_HD void hotbed_settle_slots(
+    uint32_t *epochs, uint64_t slots, uint32_t epoch, uint64_t worker, uint64_t workers) {
+    uint32_t *recent = epochs + slots;
+    for (uint64_t w = worker; w < hotbed_recent_words(slots); w += workers) {
+        uint32_t bits = recent[w];
+        if (bits == 0)
+            continue;
+        recent[w] = 0;
+        for (; bits != 0; bits &= bits - 1)
+            epochs[w * 32 + hotbed_lowest_bit(bits)] = epoch;
+    }
+}
+
+/* The same for all tables. */
+HOTBED_HD void hotbed_position_settle(
+    const hotbed_position_args *a, uint64_t worker, uint64_t workers) {
+    const uint32_t epoch = (uint32_t)a->tracker->epoch;
+    for (uint32_t t = 0; t < a->num_tables; t++) {
+        const hotbed_table_view *table = &a->tables[t];
+        if (table->changed == NULL)
+            continue;
+        hotbed_settle_slots(table->changed, table->slots, epoch, worker, workers);
+        if (table->lower_slots > 0)
+            hotbed_settle_slots(table->lower_changed, table->lower_slots, epoch, worker, workers);
+        const hotbed_index_range range = hotbed_table_growing(table);
+        for (uint32_t g = 0; range.segment != 0 && hotbed_index_grown(a->index, range, g) != 0; g++)
+            hotbed_settle_slots(
+                a->index.segments[range.segment + g].changed,
+                hotbed_index_grown(a->index, range, g) * (uint64_t)HOTBED_BUCKET_SLOTS, epoch,
+                worker, workers);
+    }
+}
+
+/* One lane, after hotbed_position_settle(): take the position, which begins an epoch. */
 HOTBED_HD void hotbed_position_take(hotbed_tracker *tracker, hotbed_change_position *position) {
     position->storage = tracker->storage;
     position->epoch = ++tracker->epoch;

@@ -6,21 +6,17 @@
 
 enum { GRAIN = 4096 };
 
-typedef struct position_args {
-    hotbed_tracker *tracker;
-    hotbed_change_position *position;
-} position_args;
-
+/* On one thread: four bytes for 32 slots are little to read. */
 static void position_body(const void *args, uint64_t begin, uint64_t end) {
-    const position_args *a = args;
+    const hotbed_position_args *a = args;
     (void)begin, (void)end;
+    hotbed_position_settle(a, 0, 1);
     hotbed_position_take(a->tracker, a->position);
 }
 
 static void lose_body(const void *args, uint64_t begin, uint64_t end) {
-    const position_args *a = args;
     (void)begin, (void)end;
-    hotbed_position_lose(a->tracker);
+    hotbed_position_lose(*(hotbed_tracker *const *)args);
 }
 
 static void begin_body(const void *args, uint64_t begin, uint64_t end) {
@@ -36,14 +32,13 @@ static void removed_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static hotbed_status position(
-    hotbed_tracker *tracker, hotbed_change_position *to, hotbed_stream *stream) {
-    position_args args = {tracker, to};
-    return hotbed_host_launch(stream, 1, 0, position_body, &args, sizeof args);
+    const hotbed_position_args *args, uint64_t slots, hotbed_stream *stream) {
+    (void)slots;
+    return hotbed_host_launch(stream, 1, 0, position_body, args, sizeof *args);
 }
 
 static hotbed_status lose(hotbed_tracker *tracker, hotbed_stream *stream) {
-    position_args args = {tracker, NULL};
-    return hotbed_host_launch(stream, 1, 0, lose_body, &args, sizeof args);
+    return hotbed_host_launch(stream, 1, 0, lose_body, &tracker, sizeof tracker);
 }
 
 static hotbed_status removed(

@@ -8,8 +8,9 @@
 HOTBED_BEGIN_DECLS
 
 typedef struct hotbed_changes_kernels {
+    /* `slots`: of all tables, as far as the caller knows. */
     hotbed_status (*position)(
-        hotbed_tracker *tracker, hotbed_change_position *position, hotbed_stream *stream);
+        const hotbed_position_args *args, uint64_t slots, hotbed_stream *stream);
     /* Make all positions lose keys. */
     hotbed_status (*lose)(hotbed_tracker *tracker, hotbed_stream *stream);
     /* `most`: capacity of the log. */

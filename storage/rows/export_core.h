@@ -33,7 +33,10 @@ typedef struct hotbed_export_args {
 
 /* Whether the row in `slot` was changed since epoch `since`; 0: all rows were. */
 HOTBED_HD bool hotbed_export_changed(const hotbed_export_args *a, uint64_t slot, uint64_t since) {
-    return since == 0 || *hotbed_changed_at(a->index, &a->table, slot) >= since;
+    if (since == 0)
+        return true;
+    const hotbed_changed_slot at = hotbed_changed_at(a->index, &a->table, slot);
+    return at.epochs[at.i] >= since || hotbed_is_recent(at);
 }
 
 /* Whether slot number i of the window is selected. */

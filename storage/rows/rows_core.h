@@ -278,7 +278,7 @@ HOTBED_HD void hotbed_rows_write(
     const hotbed_rows_args *a, uint64_t i, uint64_t slot, bool is_new, uint32_t width) {
     uint8_t *row = hotbed_row_at(a->index, &a->table, slot);
     if (hotbed_tile_rank(width) == 0) {
-        hotbed_set_changed(a->index, &a->table, a->tracker, slot);
+        hotbed_set_changed(a->index, &a->table, slot);
         hotbed_rows_set_time(a, i, slot, is_new);
         if (a->rows.scores != NULL && a->table.score == HOTBED_SCORE_TIMESTAMP)
             hotbed_timer_raise(a->timer, a->rows.scores[i]);

@@ -1,9 +1,10 @@
 /* storage/step/change_core.h - which rows were changed, and which keys have left their tables.
  *
- * Each slot has the epoch in which its row was last changed. It is written where the row is written,
- * and copied where a row moves. A consumer of changes begins a new epoch and remembers its number: rows
- * with that epoch or a later one were changed since. So consumers do not know of each other, and nothing
- * is reset.
+ * Each slot has a bit: its row was changed after the last position. The bits of a table are few enough to
+ * stay in a GPU's L2 cache while one kernel sets them for a batch. A position turns them into numbers:
+ * slots with a bit get the present *epoch*, the bits become 0, and the next epoch begins. So rows with a
+ * position's epoch or a later one, or with a bit, were changed since. Consumers do not know of each other.
+ * A bit and an epoch are copied where a row moves.
  *
  * Keys that leave a table have no slot. They are appended to a log, a ring for all tables of a
  * storage; a consumer remembers how many there were. More than the ring holds are lost to it, and
@@ -28,30 +29,77 @@ typedef struct hotbed_tracker {
     hotbed_removal *items; /* [capacity] removal n is at n % capacity */
 } hotbed_tracker;
 
-/* The epoch of a slot, in a table that tracks changes. */
-HOTBED_HD uint32_t *hotbed_changed_at(
-    hotbed_index_view index, const hotbed_table_view *table, uint64_t slot) {
-    if (hotbed_slot_grown(index, slot))
-        return index.segments[slot >> HOTBED_SEGMENT_SHIFT].changed + (slot & HOTBED_SEGMENT_SLOT);
-    if (slot >= table->lower_first)
-        return table->lower_changed + (slot - table->lower_first);
-    return table->changed + (slot - table->first_slot);
+/* What is kept of the slots of one tier or segment, and number i among them. */
+typedef struct hotbed_changed_slot {
+    uint32_t *epochs; /* [slots] in which the row was last changed, as the last position knows it */
+    uint32_t
+        *recent; /* [hotbed_recent_words()] a bit for each slot: changed after the last position */
+    uint64_t i;
+} hotbed_changed_slot;
+
+HOTBED_HD uint64_t hotbed_recent_words(uint64_t slots) {
+    return (slots + 31) / 32;
+}
+
+/* Bytes for the slots of a tier or segment: epochs, and then the bits. */
+HOTBED_HD uint64_t hotbed_changed_bytes(uint64_t slots) {
+    return (slots + hotbed_recent_words(slots)) * sizeof(uint32_t);
+}
+
+/* The place of a slot, in a table that tracks changes. */
+HOTBED_HD hotbed_changed_slot
+hotbed_changed_at(hotbed_index_view index, const hotbed_table_view *table, uint64_t slot) {
+    uint32_t *epochs = table->changed;
+    uint64_t slots = table->slots, first = table->first_slot;
+    if (hotbed_slot_grown(index, slot)) {
+        const hotbed_index_segment *segment = &index.segments[slot >> HOTBED_SEGMENT_SHIFT];
+        epochs = segment->changed;
+        slots = hotbed_index_range_slots(segment->range);
+        first = slot & ~(uint64_t)HOTBED_SEGMENT_SLOT;
+    } else if (slot >= table->lower_first) {
+        epochs = table->lower_changed;
+        slots = table->lower_slots;
+        first = table->lower_first;
+    }
+    const hotbed_changed_slot at = {epochs, epochs + slots, slot - first};
+    return at;
+}
+
+HOTBED_HD uint32_t hotbed_recent_bit(uint64_t i) {
+    return 1U << (i % 32);
+}
+
+/* Whether the row in a slot was changed after the last position. */
+HOTBED_HD bool hotbed_is_recent(hotbed_changed_slot at) {
+    return (hotbed_load_relaxed_u32(&at.recent[at.i / 32]) & hotbed_recent_bit(at.i)) != 0;
+}
+
+HOTBED_HD void hotbed_set_recent(hotbed_changed_slot at) {
+    hotbed_or_relaxed_u32(&at.recent[at.i / 32], hotbed_recent_bit(at.i));
 }
 
 /* One lane: the row in `slot` is changed. Whoever changes a row also orders later moves of the row
  * after the change, and so after this store. */
 HOTBED_HD void hotbed_set_changed(
-    hotbed_index_view index, const hotbed_table_view *table, const hotbed_tracker *tracker,
-    uint64_t slot) {
+    hotbed_index_view index, const hotbed_table_view *table, uint64_t slot) {
     if (table->changed != NULL)
-        *hotbed_changed_at(index, table, slot) = (uint32_t)tracker->epoch;
+        hotbed_set_recent(hotbed_changed_at(index, table, slot));
 }
 
 /* One lane: the row in slot `from` is copied to slot `to`. */
 HOTBED_HD void hotbed_copy_changed(
     hotbed_index_view index, const hotbed_table_view *table, uint64_t to, uint64_t from) {
-    if (table->changed != NULL)
-        *hotbed_changed_at(index, table, to) = *hotbed_changed_at(index, table, from);
+    if (table->changed == NULL)
+        return;
+    const hotbed_changed_slot its = hotbed_changed_at(index, table, from);
+    const hotbed_changed_slot at = hotbed_changed_at(index, table, to);
+    if (hotbed_is_recent(its)) {
+        hotbed_set_recent(at);
+        return;
+    }
+    at.epochs[at.i] = its.epochs[its.i];
+    if (hotbed_is_recent(at)) /* the row before in this slot was */
+        hotbed_and_relaxed_u32(&at.recent[at.i / 32], ~hotbed_recent_bit(at.i));
 }
 
 /* Append the keys of lanes with `mine` to the log: each has left table number t, which may differ

@@ -179,7 +179,7 @@ hotbed_place_uniques(const hotbed_step_view *s, uint32_t first, uint32_t count, 
             p.t, p.key, hotbed_table_slots(s->storage.index, table));
     if (placed) {
         hotbed_unique_seen(s, table, p.r.slot);
-        hotbed_set_changed(s->storage.index, table, s->storage.tracker, p.r.slot);
+        hotbed_set_changed(s->storage.index, table, p.r.slot);
     }
     if (s->storage.tracker != NULL)
         hotbed_log_removed(

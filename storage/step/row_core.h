@@ -85,8 +85,9 @@ typedef struct hotbed_table_view {
     uint32_t tiers;           /* hotbed_tiers */
     /* a region of the lower tier has 2^bin_shift bytes, see hotbed_lower_bin() */
     uint32_t bin_shift;
-    uint32_t *changed; /* [slots] epoch of each row's last change; NULL: changes are not tracked */
-    uint32_t *lower_changed; /* [lower_slots] likewise; segments have their own */
+    /* hotbed_changed_bytes() for `slots`, see change_core.h; NULL: changes are not tracked */
+    uint32_t *changed;
+    uint32_t *lower_changed; /* likewise for `lower_slots`; segments have their own */
 } hotbed_table_view;
 
 /* The range that growth extends: the lower tier's if there is one. */

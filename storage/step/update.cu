@@ -34,6 +34,14 @@ static __global__ void step_kernel(hotbed_step_view s, float beta1, float beta2,
     used[0] = used[1] = used[2] = used[3] = 0;
 }
 
+/* Record that the rows of the batch are changed. A kernel that updates rows would wait for each bit's
+ * sector: its rows push the bits out of L2. */
+static __global__ void __launch_bounds__(BLOCK) changed_kernel(hotbed_step_view s) {
+    const uint32_t uniques = s.unique.offsets[s.storage.num_tables];
+    for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
+        hotbed_unique_changed(&s, u, hotbed_table_of_unique(&s, (uint32_t)u));
+}
+
 static __device__ uint32_t parts_of(uint32_t n) {
     return (n + HOTBED_SUM_GROUP - 1) / HOTBED_SUM_GROUP;
 }
@@ -343,6 +351,15 @@ static hotbed_status step_clock(
     return hotbed_cuda_launched("step_kernel");
 }
 
+static hotbed_status record_changes(const hotbed_step_view *step, hotbed_stream *stream) {
+    if (step->storage.tracker == NULL)
+        return HOTBED_OK;
+    changed_kernel<<<
+        hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES), BLOCK, 0,
+        hotbed_cuda_native(stream)>>>(*step);
+    return hotbed_cuda_launched("changed_kernel");
+}
+
 /* Update the rows with more than FEW occurrences. */
 static hotbed_status update_some(
     const update_launches *launch, const hotbed_step_view *step,
@@ -366,6 +383,7 @@ static hotbed_status update(
         max_dim, form_of(step, optimizer, gradient, max_dim), gradient.dtype != HOTBED_F32,
         optimizer);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
+    HOTBED_TRY(record_changes(step, stream));
     if (launch.kind.some == NULL) {
         HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, WHOLE, stream));
         launch.kind.update<<<
@@ -437,6 +455,7 @@ static hotbed_status apply(
     bool plain = step->storage.rows_form == HOTBED_ROWS_F32 && ((uintptr_t)sums.data & 15U) == 0;
     update_launches launch = choose(max_dim, plain ? FORM_PLAIN : FORM_ANY, false, optimizer);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
+    HOTBED_TRY(record_changes(step, stream));
     launch.kind.apply<<<
         blocks_of(stream, step->batch.bound, launch.kind.width, WHOLE), BLOCK, 0,
         hotbed_cuda_native(stream)>>>(*step, *optimizer, sums, scratch);

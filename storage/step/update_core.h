@@ -565,11 +565,17 @@ HOTBED_HD bool hotbed_gradient_is_finite(
     return hotbed_tile_ballot(width, !finite) == 0;
 }
 
-/* Mark the row in `slot` as changed and unpin it, after its update. */
+/* One lane: the row of unique key u, of table t, is changed. Call it before the update unpins the row,
+ * because then the row may move. */
+HOTBED_HD void hotbed_unique_changed(const hotbed_step_view *s, uint64_t u, uint32_t t) {
+    const uint64_t slot = s->unique.slots[u];
+    if (slot != HOTBED_SLOT_NONE)
+        hotbed_set_changed(s->storage.index, &s->storage.tables[t], slot);
+}
+
+/* Unpin the row in `slot` after its update. */
 HOTBED_HD void hotbed_unpin_updated(
     const hotbed_step_view *s, const hotbed_table_view *table, uint64_t slot, uint32_t width) {
-    if (hotbed_tile_rank(width) == 0)
-        hotbed_set_changed(s->storage.index, table, s->storage.tracker, slot);
     if (slot >= s->storage.index_slots)
         return;
     bool moves = table->range.evicts != 0;

@@ -374,6 +374,8 @@ static void unpin_range(const hotbed_step_view *s, uint32_t t, uint64_t begin, u
     for (uint64_t u = begin; u < end; u++) {
         t = table_of(s, (uint32_t)u, t);
         prefetch_meta(s, u + METAS_AHEAD, end);
+        if (s->storage.tracker != NULL)
+            hotbed_unique_changed(s, u, t);
         if (s->unique.slots[u] != HOTBED_SLOT_NONE)
             hotbed_unpin_updated(s, &s->storage.tables[t], s->unique.slots[u], 1);
     }

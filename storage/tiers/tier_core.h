@@ -361,7 +361,7 @@ HOTBED_HD void hotbed_end_move(const hotbed_step_view *s, uint32_t i, uint32_t w
     hotbed_tile_sync(width);
     if (hotbed_tile_rank(width) == 0) {
         if (fresh)
-            hotbed_set_changed(s->storage.index, table, s->storage.tracker, slot);
+            hotbed_set_changed(s->storage.index, table, slot);
         else
             hotbed_copy_changed(s->storage.index, table, slot, move.lower);
         hotbed_index_publish(s->storage.index, slot, key);

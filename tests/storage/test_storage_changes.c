@@ -369,6 +369,40 @@ static void only_rows_that_were_changed_are_returned(hotbed_backend backend) {
     world_close(&w);
 }
 
+/* A row that moves to the slot of a changed row is not returned for it. */
+static void rows_that_move_are_not_returned(hotbed_backend backend) {
+    enum { ROWS = 120, CHANGED = 3 };
+    world w;
+    world_open(&w, backend, 0, 62);
+    consumer *c = &w.consumers[0];
+    hotbed_stream *stream = w.r.stream;
+    const hotbed_rows rows = {.weights = w.rows};
+    (void)consume(&w, c);
+    for (int round = 0; round < 20; round++) {
+        upload_values(&w, w.rows);
+        uint64_t keys[KEYS];
+        for (uint64_t i = 0; i < CHANGED; i++)
+            keys[i] = (uint64_t)(round * CHANGED + (int)i) * 7 % ROWS;
+        fixture_upload(&w.r, w.keys, keys, CHANGED * sizeof *keys);
+        CHECK_OK(hotbed_storage_set_rows(w.r.storage, 2, CHANGED, w.keys, &rows, stream));
+        fill_batch_of(&w, KEYS / TABLES);
+        int64_t offsets[TABLES * KEYS + 1] = {0};
+        const uint32_t each = w.batch.batch_size;
+        for (uint32_t i = 0; i <= TABLES * each; i++)
+            offsets[i] = i < 2 * each ? 0 : i < 3 * each ? i - 2 * each : each;
+        for (uint32_t i = 0; i < each; i++)
+            keys[i] = rng_below(&w.random, ROWS);
+        fixture_upload(&w.r, w.keys, keys, each * sizeof *keys);
+        fixture_upload(&w.r, w.offsets, offsets, (TABLES * each + 1) * sizeof *offsets);
+        w.batch.num_keys = each;
+        CHECK_OK(hotbed_storage_prefetch(w.r.storage, &w.batch, w.ticket, stream));
+        CHECK_OK(hotbed_storage_forward(w.r.storage, w.ticket, w.output, DIM, stream));
+        CHECK_OK(hotbed_ticket_cancel(w.ticket, stream));
+        CHECK_EQ(consume(&w, c), CHANGED);
+    }
+    world_close(&w);
+}
+
 /* Step, position, export and removed keys in one graph, launched with other keys. */
 static void changes_are_recorded_and_launched_again(hotbed_backend backend) {
     world w;
@@ -540,6 +574,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(replicas_of_several_consumers_are_the_storage)},
     {TEST(an_overflow_of_the_log_is_counted_and_recovered_from)},
     {TEST(only_rows_that_were_changed_are_returned)},
+    {TEST(rows_that_move_are_not_returned)},
     {TEST(changes_are_recorded_and_launched_again)},
     {TEST(a_position_of_another_storage_has_lost_everything)},
     {TEST(wrong_arguments_are_named)},

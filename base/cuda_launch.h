@@ -49,6 +49,19 @@ hotbed_status hotbed_cuda_launched(const char *kernel);
 /* OK, or DEVICE (MEMORY for cudaErrorMemoryAllocation) with the call's name and CUDA's text. */
 hotbed_status hotbed_cuda_check(cudaError_t error, const char *call);
 
+/* Launch `kernel` with at least `threads` threads, in as many blocks as hotbed_cuda_blocks() says. */
+template <typename... PARAMETERS, typename... ARGUMENTS>
+static hotbed_status hotbed_cuda_launch(
+    void (*kernel)(PARAMETERS...), const char *name, uint64_t threads, unsigned block,
+    unsigned waves, hotbed_stream *stream, const ARGUMENTS &...arguments) {
+    const unsigned blocks = hotbed_cuda_blocks(stream, threads, block, waves);
+    kernel<<<blocks, block, 0, hotbed_cuda_native(stream)>>>(arguments...);
+    return hotbed_cuda_launched(name);
+}
+
+/* hotbed_cuda_launch() of a kernel by its name; its arguments follow the stream. */
+#define HOTBED_CUDA_LAUNCH(kernel, ...) hotbed_cuda_launch(kernel, #kernel, __VA_ARGS__)
+
 static __device__ inline uint64_t hotbed_cuda_thread(void) {
     return (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
 }

@@ -23,6 +23,17 @@ hotbed_status hotbed_host_launch(
     hotbed_stream *stream, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
     size_t args_bytes);
 
+/* hotbed_host_launch() of a body with the arguments *args. */
+#define HOTBED_HOST_LAUNCH(stream, n, grain, body, args)                                           \
+    hotbed_host_launch(stream, n, grain, body, args, sizeof *(args))
+
+/* Define a body that evaluates `call`, with `args`, for each item i of its range. */
+#define HOTBED_HOST_EACH(body, call)                                                               \
+    static void body(const void *args, uint64_t begin, uint64_t end) {                             \
+        for (uint64_t i = begin; i < end; i++)                                                     \
+            call;                                                                                  \
+    }
+
 /* Number of threads that run a body, including the stream's worker thread: the value of
  * HOTBED_THREADS (1 .. 1024) when the first stream is created, or, if it is not set, the number of
  * cores that this process may use. */

@@ -99,9 +99,9 @@ static hotbed_status pairs(
         args.shift = pass * DIGIT_BITS;
         uint32_t left = bits - args.shift;
         args.mask = (1U << (left < DIGIT_BITS ? left : DIGIT_BITS)) - 1U;
-        HOTBED_TRY(hotbed_host_launch(stream, n, BLOCK, count_body, &args, sizeof args));
-        HOTBED_TRY(hotbed_host_launch(stream, n, 0, place_body, &args, sizeof args));
-        HOTBED_TRY(hotbed_host_launch(stream, n, BLOCK, move_body, &args, sizeof args));
+        HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, n, BLOCK, count_body, &args));
+        HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, n, 0, place_body, &args));
+        HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, n, BLOCK, move_body, &args));
         args.keys = args.out_keys;
         args.values = args.out_values;
     }
@@ -153,9 +153,9 @@ static hotbed_status scan(
     hotbed_stream *stream) {
     HOTBED_TRY(check_scratch(n, scratch_bytes, scan_scratch(n)));
     scan_args args = {.in = in, .out = out, .starts = scratch};
-    HOTBED_TRY(hotbed_host_launch(stream, n, BLOCK, sum_body, &args, sizeof args));
-    HOTBED_TRY(hotbed_host_launch(stream, num_blocks(n), 0, start_body, &args, sizeof args));
-    return hotbed_host_launch(stream, n, BLOCK, scan_body, &args, sizeof args);
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, n, BLOCK, sum_body, &args));
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, num_blocks(n), 0, start_body, &args));
+    return HOTBED_HOST_LAUNCH(stream, n, BLOCK, scan_body, &args);
 }
 
 const hotbed_sort_ops hotbed_sort_host = {

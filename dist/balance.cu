@@ -38,32 +38,26 @@ static __global__ void __launch_bounds__(BLOCK) rows_kernel(
 }
 
 static hotbed_status workloads(const hotbed_workload_args *args, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, (uint64_t)args->batch_size + 1, BLOCK, WAVES);
-    workloads_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*args);
-    return hotbed_cuda_launched("workloads_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        workloads_kernel, (uint64_t)args->batch_size + 1, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status lengths(const hotbed_balance_view *view, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, starts_of(view), BLOCK, WAVES);
-    lengths_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*view);
-    return hotbed_cuda_launched("lengths_kernel");
+    return HOTBED_CUDA_LAUNCH(lengths_kernel, starts_of(view), BLOCK, WAVES, stream, *view);
 }
 
 static hotbed_status fill(const hotbed_balance_view *view, hotbed_stream *stream) {
     uint64_t n = view->bound > starts_of(view) ? view->bound : starts_of(view);
-    unsigned blocks = hotbed_cuda_blocks(stream, n, BLOCK, WAVES);
-    fill_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*view);
-    return hotbed_cuda_launched("fill_kernel");
+    return HOTBED_CUDA_LAUNCH(fill_kernel, n, BLOCK, WAVES, stream, *view);
 }
 
 static hotbed_status rows(
     uint32_t batch_size, uint64_t row_bytes, const void *all, const uint32_t *samples,
     const uint32_t *real, void *to, hotbed_stream *stream) {
     uint64_t n = batch_size * row_bytes;
-    unsigned blocks = hotbed_cuda_blocks(stream, n, BLOCK, WAVES);
-    rows_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(
-        n, row_bytes, (const uint8_t *)all, samples, real, (uint8_t *)to);
-    return hotbed_cuda_launched("rows_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        rows_kernel, n, BLOCK, WAVES, stream, n, row_bytes, (const uint8_t *)all, samples, real,
+        (uint8_t *)to);
 }
 
 const hotbed_balance_kernels hotbed_balance_kernels_cuda = {workloads, lengths, fill, rows};

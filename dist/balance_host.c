@@ -1,6 +1,7 @@
 /* dist/balance_host.c - kernels of batch balance on the host.  CUDA counterpart: balance.cu. */
 #include "dist/balance_kernels.h"
 
+#include "base/error.h"
 #include "base/host_launch.h"
 
 enum { KEYS_GRAIN = 2048, BYTES_GRAIN = 1 << 14 };
@@ -22,10 +23,7 @@ static void workloads_body(const void *args, uint64_t begin, uint64_t end) {
                                                    a->batch_size, real, (uint32_t)b);
 }
 
-static void lengths_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t r = begin; r < end; r++)
-        hotbed_balance_length(args, (uint32_t)r);
-}
+HOTBED_HOST_EACH(lengths_body, hotbed_balance_length(args, (uint32_t)i))
 
 static void offsets_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_balance_view *v = args;
@@ -47,8 +45,8 @@ static void bytes_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static hotbed_status workloads(const hotbed_workload_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(
-        stream, (uint64_t)args->batch_size + 1, KEYS_GRAIN, workloads_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(
+        stream, (uint64_t)args->batch_size + 1, KEYS_GRAIN, workloads_body, args);
 }
 
 static uint64_t starts_of(const hotbed_balance_view *view) {
@@ -56,24 +54,19 @@ static uint64_t starts_of(const hotbed_balance_view *view) {
 }
 
 static hotbed_status lengths(const hotbed_balance_view *view, hotbed_stream *stream) {
-    return hotbed_host_launch(
-        stream, starts_of(view), KEYS_GRAIN, lengths_body, view, sizeof *view);
+    return HOTBED_HOST_LAUNCH(stream, starts_of(view), KEYS_GRAIN, lengths_body, view);
 }
 
 static hotbed_status fill(const hotbed_balance_view *view, hotbed_stream *stream) {
-    hotbed_status status =
-        hotbed_host_launch(stream, starts_of(view), KEYS_GRAIN, offsets_body, view, sizeof *view);
-    if (status != HOTBED_OK)
-        return status;
-    return hotbed_host_launch(stream, view->bound, KEYS_GRAIN, keys_body, view, sizeof *view);
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, starts_of(view), KEYS_GRAIN, offsets_body, view));
+    return HOTBED_HOST_LAUNCH(stream, view->bound, KEYS_GRAIN, keys_body, view);
 }
 
 static hotbed_status rows(
     uint32_t batch_size, uint64_t row_bytes, const void *all, const uint32_t *samples,
     const uint32_t *real, void *to, hotbed_stream *stream) {
     bytes_args args = {all, samples, real, to, row_bytes};
-    return hotbed_host_launch(
-        stream, batch_size * row_bytes, BYTES_GRAIN, bytes_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, batch_size * row_bytes, BYTES_GRAIN, bytes_body, &args);
 }
 
 const hotbed_balance_kernels hotbed_balance_kernels_host = {workloads, lengths, fill, rows};

@@ -43,9 +43,8 @@ static hotbed_status record(const hotbed_meter_view *meter, hotbed_stream *strea
 
 static hotbed_status load(
     hotbed_index_view index, hotbed_index_range range, uint64_t *loads, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, range.buckets, BLOCK, WAVES);
-    load_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(index, range, loads);
-    return hotbed_cuda_launched("load_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        load_kernel, range.buckets, BLOCK, WAVES, stream, index, range, loads);
 }
 
 const hotbed_stats_kernels hotbed_stats_kernels_cuda = {record, load};

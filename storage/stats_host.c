@@ -36,13 +36,13 @@ static void load_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static hotbed_status record(const hotbed_meter_view *meter, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, 1, 0, record_body, meter, sizeof *meter);
+    return HOTBED_HOST_LAUNCH(stream, 1, 0, record_body, meter);
 }
 
 static hotbed_status load(
     hotbed_index_view index, hotbed_index_range range, uint64_t *loads, hotbed_stream *stream) {
     load_args args = {index, range, loads};
-    return hotbed_host_launch(stream, range.buckets, GRAIN, load_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, range.buckets, GRAIN, load_body, &args);
 }
 
 const hotbed_stats_kernels hotbed_stats_kernels_host = {record, load};

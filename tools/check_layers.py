@@ -69,7 +69,7 @@ LINES = [
     (LIBRARY[1:], None, r"__CUDA_ARCH__|__CUDACC__", "belongs to base/port.h"),
     (
         LIBRARY,
-        r"base/host_launch\.[ch]$|.*\.cuh?$",
+        r"base/(cuda|host)_launch\.[ch]$|.*\.cuh?$",
         r"^(?! ?/?\*| \*).*(__global__|<<<)",
         "kernels live in .cu and .cuh files",
     ),

@@ -10,9 +10,7 @@ static __global__ void __launch_bounds__(BLOCK) sum_kernel(hotbed_comm_sum_args 
 }
 
 static hotbed_status sum(const hotbed_comm_sum_args *args, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, args->n, BLOCK, WAVES);
-    sum_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*args);
-    return hotbed_cuda_launched("sum_kernel");
+    return HOTBED_CUDA_LAUNCH(sum_kernel, args->n, BLOCK, WAVES, stream, *args);
 }
 
 const hotbed_comm_sum_kernels hotbed_comm_sum_kernels_cuda = {sum};

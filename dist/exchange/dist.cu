@@ -175,9 +175,7 @@ static hotbed_status targets(const hotbed_bucketize_view *b, hotbed_stream *stre
 }
 
 static hotbed_status ranks(const hotbed_bucketize_view *b, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, (uint64_t)b->world + 1, BLOCK, WAVES);
-    ranks_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*b);
-    return hotbed_cuda_launched("ranks_kernel");
+    return HOTBED_CUDA_LAUNCH(ranks_kernel, (uint64_t)b->world + 1, BLOCK, WAVES, stream, *b);
 }
 
 static hotbed_status aim(const hotbed_aim_view *a, hotbed_stream *stream) {
@@ -199,8 +197,7 @@ static hotbed_status place(const hotbed_bucketize_view *b, hotbed_stream *stream
         keys_kernel<<<tiles, BLOCK, shared, native>>>(*b);
         HOTBED_TRY(hotbed_cuda_launched("keys_kernel"));
     }
-    starts_kernel<<<hotbed_cuda_blocks(stream, starts, BLOCK, WAVES), BLOCK, 0, native>>>(*b);
-    return hotbed_cuda_launched("starts_kernel");
+    return HOTBED_CUDA_LAUNCH(starts_kernel, starts, BLOCK, WAVES, stream, *b);
 }
 
 /* --- after it ------------------------------------------------------------------------------------- */
@@ -243,9 +240,7 @@ static hotbed_status segments(const hotbed_gather_view *g, hotbed_stream *stream
 
 static hotbed_status gather(const hotbed_gather_view *g, hotbed_stream *stream) {
     const uint64_t n = hotbed_gather_offsets(g);
-    const unsigned blocks = hotbed_cuda_blocks(stream, g->bound > n ? g->bound : n, BLOCK, WAVES);
-    gather_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*g);
-    return hotbed_cuda_launched("gather_kernel");
+    return HOTBED_CUDA_LAUNCH(gather_kernel, g->bound > n ? g->bound : n, BLOCK, WAVES, stream, *g);
 }
 
 /* --- dedup ---------------------------------------------------------------------------------------- */
@@ -262,16 +257,13 @@ static __global__ void __launch_bounds__(BLOCK)
 }
 
 static hotbed_status table_starts(const hotbed_table_starts_view *v, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, (uint64_t)v->num_tables + 1, BLOCK, WAVES);
-    table_starts_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
-    return hotbed_cuda_launched("table_starts_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        table_starts_kernel, (uint64_t)v->num_tables + 1, BLOCK, WAVES, stream, *v);
 }
 
 static hotbed_status follow(
     uint64_t bound, const uint32_t *n, uint32_t *at, const uint32_t *from, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, bound, BLOCK, WAVES);
-    follow_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(n, at, from);
-    return hotbed_cuda_launched("follow_kernel");
+    return HOTBED_CUDA_LAUNCH(follow_kernel, bound, BLOCK, WAVES, stream, n, at, from);
 }
 
 /* --- rows ------------------------------------------------------------------------------------------ */
@@ -324,10 +316,6 @@ static __global__ void __launch_bounds__(BLOCK) pool_start_kernel(
         hotbed_pool_start(&p, at, gradient, stride, sums);
 }
 
-static unsigned row_blocks(const hotbed_stream *stream, uint64_t rows) {
-    return hotbed_cuda_blocks(stream, rows * TILE, BLOCK, ROWS_WAVES);
-}
-
 static __global__ void __launch_bounds__(BLOCK)
     widen_rows_kernel(hotbed_deliver_view d, const uint8_t *first, float *wide, uint64_t stride) {
     const uint32_t n = *d.overflow != 0 ? 0 : d.segments[d.num_segments];
@@ -338,60 +326,51 @@ static __global__ void __launch_bounds__(BLOCK)
 static hotbed_status widen_rows(
     const hotbed_deliver_view *d, const void *first, float *wide, uint64_t stride,
     hotbed_stream *stream) {
-    widen_rows_kernel<<<
-        row_blocks(stream, d->received_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
-        *d, (const uint8_t *)first, wide, stride);
-    return hotbed_cuda_launched("widen_rows_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        widen_rows_kernel, d->received_bound * TILE, BLOCK, ROWS_WAVES, stream, *d,
+        (const uint8_t *)first, wide, stride);
 }
 
 static hotbed_status find_places(
     const hotbed_deliver_view *d, const void *first, const uint32_t *n, uint32_t *at,
     hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, d->received_bound, BLOCK, WAVES);
-    find_places_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(
-        *d, (const uint8_t *)first, n, at);
-    return hotbed_cuda_launched("find_places_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        find_places_kernel, d->received_bound, BLOCK, WAVES, stream, *d, (const uint8_t *)first, n,
+        at);
 }
 
 static hotbed_status take_rows(
     const hotbed_deliver_view *d, void *output, uint64_t stride_bytes, hotbed_stream *stream) {
-    take_kernel<<<row_blocks(stream, d->key_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
-        *d, (uint8_t *)output, stride_bytes, hotbed_rows_plain(d, output, stride_bytes));
-    return hotbed_cuda_launched("take_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        take_kernel, d->key_bound * TILE, BLOCK, ROWS_WAVES, stream, *d, (uint8_t *)output,
+        stride_bytes, hotbed_rows_plain(d, output, stride_bytes));
 }
 
 static hotbed_status send_gradients(
     const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream) {
-    send_kernel<<<row_blocks(stream, d->sent_bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(
-        *d, gradient, stride);
-    return hotbed_cuda_launched("send_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        send_kernel, d->sent_bound * TILE, BLOCK, ROWS_WAVES, stream, *d, gradient, stride);
 }
 
 static hotbed_status find_rows(
     const hotbed_deliver_view *d, uint8_t **rows, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, d->sent_bound, BLOCK, WAVES);
-    find_rows_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*d, rows);
-    return hotbed_cuda_launched("find_rows_kernel");
+    return HOTBED_CUDA_LAUNCH(find_rows_kernel, d->sent_bound, BLOCK, WAVES, stream, *d, rows);
 }
 
 static hotbed_status pool_finish(
     const hotbed_pool_view *p, uint64_t columns, const float *sums, void *output, uint64_t stride,
     hotbed_stream *stream) {
     uint64_t n = columns * p->samples;
-    unsigned blocks = hotbed_cuda_blocks(stream, n, BLOCK, ROWS_WAVES);
-    pool_finish_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(
-        *p, n, sums, output, stride);
-    return hotbed_cuda_launched("pool_finish_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        pool_finish_kernel, n, BLOCK, ROWS_WAVES, stream, *p, n, sums, output, stride);
 }
 
 static hotbed_status pool_start(
     const hotbed_pool_view *p, uint64_t columns, const void *gradient, uint64_t stride, float *sums,
     hotbed_stream *stream) {
     uint64_t n = columns * p->batch_size;
-    unsigned blocks = hotbed_cuda_blocks(stream, n, BLOCK, ROWS_WAVES);
-    pool_start_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(
-        *p, n, gradient, stride, sums);
-    return hotbed_cuda_launched("pool_start_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        pool_start_kernel, n, BLOCK, ROWS_WAVES, stream, *p, n, gradient, stride, sums);
 }
 
 /* --- bags whose sums travel ------------------------------------------------------------------------ */
@@ -484,14 +463,12 @@ static __global__ void __launch_bounds__(BLOCK) wide_bags_kernel(hotbed_bags_vie
 
 static hotbed_status pack_bags(const hotbed_bags_view *v, hotbed_stream *stream) {
     const uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
-    wide_bags_kernel<true><<<row_blocks(stream, n), BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
-    return hotbed_cuda_launched("wide_bags_kernel");
+    return HOTBED_CUDA_LAUNCH(wide_bags_kernel<true>, n * TILE, BLOCK, ROWS_WAVES, stream, *v);
 }
 
 static hotbed_status widen_bags(const hotbed_bags_view *v, hotbed_stream *stream) {
     const uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
-    wide_bags_kernel<false><<<row_blocks(stream, n), BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
-    return hotbed_cuda_launched("wide_bags_kernel");
+    return HOTBED_CUDA_LAUNCH(wide_bags_kernel<false>, n * TILE, BLOCK, ROWS_WAVES, stream, *v);
 }
 
 static hotbed_status finish_bags(
@@ -535,13 +512,11 @@ static __global__ void __launch_bounds__(BLOCK) finish_sums_kernel(hotbed_sent_v
 }
 
 static hotbed_status copy_rows(const hotbed_copies_view *v, hotbed_stream *stream) {
-    copy_rows_kernel<<<row_blocks(stream, v->bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
-    return hotbed_cuda_launched("copy_rows_kernel");
+    return HOTBED_CUDA_LAUNCH(copy_rows_kernel, v->bound * TILE, BLOCK, ROWS_WAVES, stream, *v);
 }
 
 static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *stream) {
-    finish_sums_kernel<<<row_blocks(stream, v->bound), BLOCK, 0, hotbed_cuda_native(stream)>>>(*v);
-    return hotbed_cuda_launched("finish_sums_kernel");
+    return HOTBED_CUDA_LAUNCH(finish_sums_kernel, v->bound * TILE, BLOCK, ROWS_WAVES, stream, *v);
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_cuda = {

@@ -91,10 +91,7 @@ static void targets_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static void ranks_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t p = begin; p < end; p++)
-        hotbed_bucketize_rank(args, (uint32_t)p);
-}
+HOTBED_HOST_EACH(ranks_body, hotbed_bucketize_rank(args, (uint32_t)i))
 
 static void aim_body(const void *args, uint64_t begin, uint64_t end) {
     (void)begin, (void)end;
@@ -138,23 +135,22 @@ static void keys_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static hotbed_status targets(const hotbed_bucketize_view *b, hotbed_stream *stream) {
-    return hotbed_host_launch(
-        stream, or_one(hotbed_bucketize_tiles(b)), TILES_GRAIN, targets_body, b, sizeof *b);
+    return HOTBED_HOST_LAUNCH(
+        stream, or_one(hotbed_bucketize_tiles(b)), TILES_GRAIN, targets_body, b);
 }
 
 static hotbed_status ranks(const hotbed_bucketize_view *b, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, (uint64_t)b->world + 1, 0, ranks_body, b, sizeof *b);
+    return HOTBED_HOST_LAUNCH(stream, (uint64_t)b->world + 1, 0, ranks_body, b);
 }
 
 static hotbed_status aim(const hotbed_aim_view *a, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, 1, 0, aim_body, a, sizeof *a);
+    return HOTBED_HOST_LAUNCH(stream, 1, 0, aim_body, a);
 }
 
 static hotbed_status place(const hotbed_bucketize_view *b, hotbed_stream *stream) {
     const uint64_t starts = ((uint64_t)b->shape.rows + 1) * b->world;
-    HOTBED_TRY(hotbed_host_launch(
-        stream, hotbed_bucketize_tiles(b), TILES_GRAIN, keys_body, b, sizeof *b));
-    return hotbed_host_launch(stream, starts, KEYS_GRAIN, starts_body, b, sizeof *b);
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, hotbed_bucketize_tiles(b), TILES_GRAIN, keys_body, b));
+    return HOTBED_HOST_LAUNCH(stream, starts, KEYS_GRAIN, starts_body, b);
 }
 
 /* --- after it ------------------------------------------------------------------------------------- */
@@ -177,30 +173,20 @@ static void gather_body(const void *args, uint64_t begin, uint64_t end) {
         hotbed_gather_key(g, (uint32_t)m);
 }
 
-static void offsets_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t r = begin; r < end; r++)
-        hotbed_gather_offset(args, r);
-}
+HOTBED_HOST_EACH(offsets_body, hotbed_gather_offset(args, i))
 
 static hotbed_status segments(const hotbed_gather_view *g, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, 1, 0, segments_body, g, sizeof *g);
+    return HOTBED_HOST_LAUNCH(stream, 1, 0, segments_body, g);
 }
 
 static hotbed_status gather(const hotbed_gather_view *g, hotbed_stream *stream) {
-    hotbed_status status =
-        hotbed_host_launch(stream, g->bound, KEYS_GRAIN, gather_body, g, sizeof *g);
-    if (status != HOTBED_OK)
-        return status;
-    return hotbed_host_launch(
-        stream, hotbed_gather_offsets(g), KEYS_GRAIN, offsets_body, g, sizeof *g);
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, g->bound, KEYS_GRAIN, gather_body, g));
+    return HOTBED_HOST_LAUNCH(stream, hotbed_gather_offsets(g), KEYS_GRAIN, offsets_body, g);
 }
 
 /* --- dedup ---------------------------------------------------------------------------------------- */
 
-static void table_starts_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t t = begin; t < end; t++)
-        hotbed_table_start(args, t);
-}
+HOTBED_HOST_EACH(table_starts_body, hotbed_table_start(args, i))
 
 static void follow_body(const void *args, uint64_t begin, uint64_t end) {
     const follow_args *a = args;
@@ -209,14 +195,14 @@ static void follow_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static hotbed_status table_starts(const hotbed_table_starts_view *v, hotbed_stream *stream) {
-    return hotbed_host_launch(
-        stream, (uint64_t)v->num_tables + 1, KEYS_GRAIN, table_starts_body, v, sizeof *v);
+    return HOTBED_HOST_LAUNCH(
+        stream, (uint64_t)v->num_tables + 1, KEYS_GRAIN, table_starts_body, v);
 }
 
 static hotbed_status follow(
     uint64_t bound, const uint32_t *n, uint32_t *at, const uint32_t *from, hotbed_stream *stream) {
     follow_args args = {at, from, n};
-    return hotbed_host_launch(stream, bound, KEYS_GRAIN, follow_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, bound, KEYS_GRAIN, follow_body, &args);
 }
 
 /* --- rows ------------------------------------------------------------------------------------------ */
@@ -258,30 +244,26 @@ static hotbed_status find_places(
     const hotbed_deliver_view *d, const void *first, const uint32_t *n, uint32_t *at,
     hotbed_stream *stream) {
     places_args args = {*d, first, n, at};
-    return hotbed_host_launch(
-        stream, d->received_bound, KEYS_GRAIN, places_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, d->received_bound, KEYS_GRAIN, places_body, &args);
 }
 
 static hotbed_status take_rows(
     const hotbed_deliver_view *d, void *output, uint64_t stride_bytes, hotbed_stream *stream) {
     rows_args args = {.d = *d, .data = output, .stride = stride_bytes};
     args.plain = hotbed_rows_plain(d, output, stride_bytes);
-    return hotbed_host_launch(
-        stream, or_one(d->key_bound), ROWS_GRAIN, take_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, or_one(d->key_bound), ROWS_GRAIN, take_body, &args);
 }
 
 static hotbed_status send_gradients(
     const hotbed_deliver_view *d, const void *gradient, uint64_t stride, hotbed_stream *stream) {
     rows_args args = {.d = *d, .gradient = gradient, .stride = stride};
-    return hotbed_host_launch(
-        stream, or_one(d->sent_bound), ROWS_GRAIN, send_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, or_one(d->sent_bound), ROWS_GRAIN, send_body, &args);
 }
 
 static hotbed_status find_rows(
     const hotbed_deliver_view *d, uint8_t **rows, hotbed_stream *stream) {
     rows_args args = {.d = *d, .found = rows};
-    return hotbed_host_launch(
-        stream, or_one(d->sent_bound), KEYS_GRAIN, find_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, or_one(d->sent_bound), KEYS_GRAIN, find_body, &args);
 }
 
 static void widen_rows_body(const void *args, uint64_t begin, uint64_t end) {
@@ -295,8 +277,7 @@ static hotbed_status widen_rows(
     const hotbed_deliver_view *d, const void *first, float *wide, uint64_t stride,
     hotbed_stream *stream) {
     widen_args args = {.d = *d, .first = first, .wide = wide, .stride = stride};
-    return hotbed_host_launch(
-        stream, d->received_bound, ROWS_GRAIN, widen_rows_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, d->received_bound, ROWS_GRAIN, widen_rows_body, &args);
 }
 
 static void finish_body(const void *args, uint64_t begin, uint64_t end) {
@@ -320,23 +301,19 @@ static hotbed_status pool_finish(
     hotbed_stream *stream) {
     pool_args args = {.p = *p, .read_sums = sums, .output = output, .stride = stride};
     args.n = columns * p->samples;
-    return hotbed_host_launch(stream, or_one(args.n), KEYS_GRAIN, finish_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, or_one(args.n), KEYS_GRAIN, finish_body, &args);
 }
 
 static hotbed_status pool_start(
     const hotbed_pool_view *p, uint64_t columns, const void *gradient, uint64_t stride, float *sums,
     hotbed_stream *stream) {
     pool_args args = {.p = *p, .sums = sums, .gradient = gradient, .stride = stride};
-    return hotbed_host_launch(
-        stream, columns * p->batch_size, KEYS_GRAIN, start_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, columns * p->batch_size, KEYS_GRAIN, start_body, &args);
 }
 
 /* --- bags whose sums travel ------------------------------------------------------------------------ */
 
-static void bag_flags_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_bag_flag(args, i);
-}
+HOTBED_HOST_EACH(bag_flags_body, hotbed_bag_flag(args, i))
 
 static void bag_counts_body(const void *args, uint64_t begin, uint64_t end) {
     const bags_args *a = args;
@@ -360,15 +337,8 @@ static void bag_addresses_body(const void *args, uint64_t begin, uint64_t end) {
         count_bags(&a->v);
 }
 
-static void pack_bags_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t b = begin; b < end; b++)
-        hotbed_pack_bag(args, b, 1);
-}
-
-static void widen_bags_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t b = begin; b < end; b++)
-        hotbed_widen_bag(args, b, 1);
-}
+HOTBED_HOST_EACH(pack_bags_body, hotbed_pack_bag(args, i, 1))
+HOTBED_HOST_EACH(widen_bags_body, hotbed_widen_bag(args, i, 1))
 
 static void finish_bags_body(const void *args, uint64_t begin, uint64_t end) {
     const bags_args *a = args;
@@ -388,45 +358,43 @@ static void send_bags_body(const void *args, uint64_t begin, uint64_t end) {
 
 static hotbed_status bag_flags(const hotbed_bags_view *v, hotbed_stream *stream) {
     uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world + 1;
-    return hotbed_host_launch(stream, n, KEYS_GRAIN, bag_flags_body, v, sizeof *v);
+    return HOTBED_HOST_LAUNCH(stream, n, KEYS_GRAIN, bag_flags_body, v);
 }
 
 static hotbed_status bag_counts(
     const hotbed_bags_view *v, uint32_t *counts, hotbed_stream *stream) {
     bags_args args = {.v = *v, .counts = counts};
-    return hotbed_host_launch(stream, v->world, 0, bag_counts_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, v->world, 0, bag_counts_body, &args);
 }
 
 static hotbed_status bag_addresses(const hotbed_bags_view *v, uint8_t **at, hotbed_stream *stream) {
     bags_args args = {.v = *v, .at = at};
     uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
-    return hotbed_host_launch(stream, n, KEYS_GRAIN, bag_addresses_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, n, KEYS_GRAIN, bag_addresses_body, &args);
 }
 
 static hotbed_status pack_bags(const hotbed_bags_view *v, hotbed_stream *stream) {
     const uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
-    return hotbed_host_launch(stream, n, ROWS_GRAIN, pack_bags_body, v, sizeof *v);
+    return HOTBED_HOST_LAUNCH(stream, n, ROWS_GRAIN, pack_bags_body, v);
 }
 
 static hotbed_status widen_bags(const hotbed_bags_view *v, hotbed_stream *stream) {
     const uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
-    return hotbed_host_launch(stream, n, ROWS_GRAIN, widen_bags_body, v, sizeof *v);
+    return HOTBED_HOST_LAUNCH(stream, n, ROWS_GRAIN, widen_bags_body, v);
 }
 
 static hotbed_status finish_bags(
     const hotbed_bags_view *v, uint32_t max_dim, void *output, uint64_t stride,
     hotbed_stream *stream) {
     bags_args args = {.v = *v, .output = output, .stride = stride};
-    return hotbed_host_launch(
-        stream, hotbed_bags_rows(v), ROWS_GRAIN, finish_bags_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, hotbed_bags_rows(v), ROWS_GRAIN, finish_bags_body, &args);
 }
 
 static hotbed_status send_bags(
     const hotbed_bags_view *v, uint32_t max_dim, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
     bags_args args = {.v = *v, .gradient = gradient, .stride = stride};
-    return hotbed_host_launch(
-        stream, hotbed_bags_rows(v), ROWS_GRAIN, send_bags_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, hotbed_bags_rows(v), ROWS_GRAIN, send_bags_body, &args);
 }
 
 /* --- one rank -------------------------------------------------------------------------------------- */
@@ -444,11 +412,11 @@ static void sums_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static hotbed_status copy_rows(const hotbed_copies_view *v, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, v->bound, ROWS_GRAIN, copy_body, v, sizeof *v);
+    return HOTBED_HOST_LAUNCH(stream, v->bound, ROWS_GRAIN, copy_body, v);
 }
 
 static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, v->bound, ROWS_GRAIN, sums_body, v, sizeof *v);
+    return HOTBED_HOST_LAUNCH(stream, v->bound, ROWS_GRAIN, sums_body, v);
 }
 
 const hotbed_dist_kernels hotbed_dist_kernels_host = {

@@ -47,34 +47,26 @@ static hotbed_status put(const hotbed_words *words, hotbed_stream *stream) {
 }
 
 static hotbed_status lengths(const hotbed_kjt_view *kjt, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, kjt->rows + 1, BLOCK, WAVES);
-    lengths_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*kjt);
-    return hotbed_cuda_launched("lengths_kernel");
+    return HOTBED_CUDA_LAUNCH(lengths_kernel, kjt->rows + 1, BLOCK, WAVES, stream, *kjt);
 }
 
 static hotbed_status check(const hotbed_kjt_view *kjt, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, kjt->rows, BLOCK, WAVES);
-    check_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*kjt);
-    return hotbed_cuda_launched("check_kernel");
+    return HOTBED_CUDA_LAUNCH(check_kernel, kjt->rows, BLOCK, WAVES, stream, *kjt);
 }
 
 static hotbed_status pick_lengths(const hotbed_pick_view *pick, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, picked_rows(pick) + 1, BLOCK, WAVES);
-    pick_lengths_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*pick);
-    return hotbed_cuda_launched("pick_lengths_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        pick_lengths_kernel, picked_rows(pick) + 1, BLOCK, WAVES, stream, *pick);
 }
 
 static hotbed_status pick_keys(const hotbed_pick_view *pick, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, pick->kjt.bound, BLOCK, WAVES);
-    pick_keys_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*pick);
-    return hotbed_cuda_launched("pick_keys_kernel");
+    return HOTBED_CUDA_LAUNCH(pick_keys_kernel, pick->kjt.bound, BLOCK, WAVES, stream, *pick);
 }
 
 static hotbed_status pick_offsets(
     const hotbed_pick_view *pick, int64_t *offsets, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, picked_rows(pick) + 1, BLOCK, WAVES);
-    pick_offsets_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*pick, offsets);
-    return hotbed_cuda_launched("pick_offsets_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        pick_offsets_kernel, picked_rows(pick) + 1, BLOCK, WAVES, stream, *pick, offsets);
 }
 
 const hotbed_kjt_kernels hotbed_kjt_kernels_cuda = {

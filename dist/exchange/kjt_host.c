@@ -16,20 +16,9 @@ static void put_body(const void *args, uint64_t begin, uint64_t end) {
         w->to[i] = w->word[i];
 }
 
-static void lengths_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t r = begin; r < end; r++)
-        hotbed_kjt_length(args, r);
-}
-
-static void check_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t r = begin; r < end; r++)
-        hotbed_kjt_check_row(args, r);
-}
-
-static void pick_lengths_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t r = begin; r < end; r++)
-        hotbed_pick_length(args, (uint32_t)r);
-}
+HOTBED_HOST_EACH(lengths_body, hotbed_kjt_length(args, i))
+HOTBED_HOST_EACH(check_body, hotbed_kjt_check_row(args, i))
+HOTBED_HOST_EACH(pick_lengths_body, hotbed_pick_length(args, (uint32_t)i))
 
 static void pick_keys_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_pick_view *p = args;
@@ -50,15 +39,15 @@ static void offsets_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static hotbed_status put(const hotbed_words *words, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, words->n, 0, put_body, words, sizeof *words);
+    return HOTBED_HOST_LAUNCH(stream, words->n, 0, put_body, words);
 }
 
 static hotbed_status lengths(const hotbed_kjt_view *kjt, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, kjt->rows + 1, ROWS_GRAIN, lengths_body, kjt, sizeof *kjt);
+    return HOTBED_HOST_LAUNCH(stream, kjt->rows + 1, ROWS_GRAIN, lengths_body, kjt);
 }
 
 static hotbed_status check(const hotbed_kjt_view *kjt, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, kjt->rows, ROWS_GRAIN, check_body, kjt, sizeof *kjt);
+    return HOTBED_HOST_LAUNCH(stream, kjt->rows, ROWS_GRAIN, check_body, kjt);
 }
 
 static uint64_t picked_rows(const hotbed_pick_view *pick) {
@@ -66,20 +55,17 @@ static uint64_t picked_rows(const hotbed_pick_view *pick) {
 }
 
 static hotbed_status pick_lengths(const hotbed_pick_view *pick, hotbed_stream *stream) {
-    return hotbed_host_launch(
-        stream, picked_rows(pick) + 1, ROWS_GRAIN, pick_lengths_body, pick, sizeof *pick);
+    return HOTBED_HOST_LAUNCH(stream, picked_rows(pick) + 1, ROWS_GRAIN, pick_lengths_body, pick);
 }
 
 static hotbed_status pick_keys(const hotbed_pick_view *pick, hotbed_stream *stream) {
-    return hotbed_host_launch(
-        stream, pick->kjt.bound, KEYS_GRAIN, pick_keys_body, pick, sizeof *pick);
+    return HOTBED_HOST_LAUNCH(stream, pick->kjt.bound, KEYS_GRAIN, pick_keys_body, pick);
 }
 
 static hotbed_status pick_offsets(
     const hotbed_pick_view *pick, int64_t *offsets, hotbed_stream *stream) {
     offsets_args args = {*pick, offsets};
-    return hotbed_host_launch(
-        stream, picked_rows(pick) + 1, ROWS_GRAIN, offsets_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, picked_rows(pick) + 1, ROWS_GRAIN, offsets_body, &args);
 }
 
 const hotbed_kjt_kernels hotbed_kjt_kernels_host = {

@@ -102,55 +102,46 @@ static __global__ void __launch_bounds__(BLOCK) index_export_kernel(hotbed_index
     }
 }
 
-/* Launch `kernel` with at least `threads` threads. */
-static hotbed_status launch(
-    void (*kernel)(hotbed_index_args), const char *name, const hotbed_index_args *args,
-    uint64_t threads, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, threads, BLOCK, WAVES);
-    kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*args);
-    return hotbed_cuda_launched(name);
-}
-
 static hotbed_status find(const hotbed_index_args *args, hotbed_stream *stream) {
-    return launch(index_find_kernel, "index_find_kernel", args, args->n, stream);
+    return HOTBED_CUDA_LAUNCH(index_find_kernel, args->n, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status claim(const hotbed_index_args *args, hotbed_stream *stream) {
-    return launch(index_claim_kernel, "index_claim_kernel", args, args->n, stream);
+    return HOTBED_CUDA_LAUNCH(index_claim_kernel, args->n, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status hold(const hotbed_index_args *args, hotbed_stream *stream) {
-    return launch(index_hold_kernel, "index_hold_kernel", args, args->n, stream);
+    return HOTBED_CUDA_LAUNCH(index_hold_kernel, args->n, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status place(const hotbed_index_args *args, hotbed_stream *stream) {
-    return launch(index_place_kernel, "index_place_kernel", args, args->n, stream);
+    return HOTBED_CUDA_LAUNCH(index_place_kernel, args->n, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status release(const hotbed_index_args *args, hotbed_stream *stream) {
-    return launch(index_release_kernel, "index_release_kernel", args, args->n, stream);
+    return HOTBED_CUDA_LAUNCH(index_release_kernel, args->n, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status erase(const hotbed_index_args *args, hotbed_stream *stream) {
-    return launch(index_erase_kernel, "index_erase_kernel", args, args->n * TILE, stream);
+    return HOTBED_CUDA_LAUNCH(index_erase_kernel, args->n * TILE, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status pin(const hotbed_index_args *args, hotbed_stream *stream) {
-    return launch(index_pin_kernel, "index_pin_kernel", args, args->n, stream);
+    return HOTBED_CUDA_LAUNCH(index_pin_kernel, args->n, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status unpin(const hotbed_index_args *args, hotbed_stream *stream) {
-    return launch(index_unpin_kernel, "index_unpin_kernel", args, args->n, stream);
+    return HOTBED_CUDA_LAUNCH(index_unpin_kernel, args->n, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status clear(const hotbed_index_args *args, hotbed_stream *stream) {
     uint64_t slots = hotbed_index_range_slots(args->range);
-    return launch(index_clear_kernel, "index_clear_kernel", args, slots, stream);
+    return HOTBED_CUDA_LAUNCH(index_clear_kernel, slots, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status export_keys(const hotbed_index_args *args, hotbed_stream *stream) {
     uint64_t slots = hotbed_index_range_slots(args->range);
-    return launch(index_export_kernel, "index_export_kernel", args, slots, stream);
+    return HOTBED_CUDA_LAUNCH(index_export_kernel, slots, BLOCK, WAVES, stream, *args);
 }
 
 const hotbed_index_kernels hotbed_index_kernels_cuda = {

@@ -63,30 +63,11 @@ static void place_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static void release_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_call_release(args, i);
-}
-
-static void erase_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_call_erase(args, i, 1);
-}
-
-static void pin_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_call_pin(args, i);
-}
-
-static void unpin_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_call_unpin(args, i);
-}
-
-static void clear_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_call_clear(args, i);
-}
+HOTBED_HOST_EACH(release_body, hotbed_call_release(args, i))
+HOTBED_HOST_EACH(erase_body, hotbed_call_erase(args, i, 1))
+HOTBED_HOST_EACH(pin_body, hotbed_call_pin(args, i))
+HOTBED_HOST_EACH(unpin_body, hotbed_call_unpin(args, i))
+HOTBED_HOST_EACH(clear_body, hotbed_call_clear(args, i))
 
 static void export_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_index_args *a = args;
@@ -102,46 +83,45 @@ static void export_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static hotbed_status find(const hotbed_index_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, GRAIN, find_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, find_body, args);
 }
 
 static hotbed_status claim(const hotbed_index_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, GRAIN, claim_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, claim_body, args);
 }
 
 static hotbed_status hold(const hotbed_index_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, GRAIN, hold_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, hold_body, args);
 }
 
 static hotbed_status place(const hotbed_index_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, GRAIN, place_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, place_body, args);
 }
 
 static hotbed_status release(const hotbed_index_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, GRAIN, release_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, release_body, args);
 }
 
 static hotbed_status erase(const hotbed_index_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, GRAIN, erase_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, erase_body, args);
 }
 
 static hotbed_status pin(const hotbed_index_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, GRAIN, pin_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, pin_body, args);
 }
 
 static hotbed_status unpin(const hotbed_index_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, GRAIN, unpin_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, unpin_body, args);
 }
 
 static hotbed_status clear(const hotbed_index_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(
-        stream, hotbed_index_range_slots(args->range), SLOTS_GRAIN, clear_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(
+        stream, hotbed_index_range_slots(args->range), SLOTS_GRAIN, clear_body, args);
 }
 
 static hotbed_status export_keys(const hotbed_index_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(
-        stream, hotbed_index_range_slots(args->range), SLOTS_GRAIN, export_body, args,
-        sizeof *args);
+    return HOTBED_HOST_LAUNCH(
+        stream, hotbed_index_range_slots(args->range), SLOTS_GRAIN, export_body, args);
 }
 
 const hotbed_index_kernels hotbed_index_kernels_host = {

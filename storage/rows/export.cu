@@ -15,21 +15,14 @@ static __global__ void __launch_bounds__(BLOCK) export_write_kernel(hotbed_expor
         hotbed_export_write(&a, g, TILE);
 }
 
-/* Launch `kernel` for all groups. */
-static hotbed_status launch(
-    void (*kernel)(hotbed_export_args), const char *name, const hotbed_export_args *args,
-    hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, (args->groups + 1) * TILE, BLOCK, WAVES);
-    kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*args);
-    return hotbed_cuda_launched(name);
-}
-
 static hotbed_status choose(const hotbed_export_args *args, hotbed_stream *stream) {
-    return launch(export_select_kernel, "export_select_kernel", args, stream);
+    return HOTBED_CUDA_LAUNCH(
+        export_select_kernel, (args->groups + 1) * TILE, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status write_rows(const hotbed_export_args *args, hotbed_stream *stream) {
-    return launch(export_write_kernel, "export_write_kernel", args, stream);
+    return HOTBED_CUDA_LAUNCH(
+        export_write_kernel, (args->groups + 1) * TILE, BLOCK, WAVES, stream, *args);
 }
 
 const hotbed_export_kernels hotbed_export_kernels_cuda = {choose, write_rows};

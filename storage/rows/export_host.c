@@ -6,22 +6,15 @@
 
 enum { GRAIN = 64 };
 
-static void select_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t g = begin; g < end; g++)
-        hotbed_export_select(args, g, 1);
-}
-
-static void write_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t g = begin; g < end; g++)
-        hotbed_export_write(args, g, 1);
-}
+HOTBED_HOST_EACH(select_body, hotbed_export_select(args, i, 1))
+HOTBED_HOST_EACH(write_body, hotbed_export_write(args, i, 1))
 
 static hotbed_status choose(const hotbed_export_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->groups + 1, GRAIN, select_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->groups + 1, GRAIN, select_body, args);
 }
 
 static hotbed_status write_rows(const hotbed_export_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->groups + 1, GRAIN, write_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->groups + 1, GRAIN, write_body, args);
 }
 
 const hotbed_export_kernels hotbed_export_kernels_host = {choose, write_rows};

@@ -77,42 +77,26 @@ static __global__ void __launch_bounds__(BLOCK) store_kernel(hotbed_rows_args a)
             hotbed_row_set(&a.table, a.table.rows + a.keys[i] * a.table.row_bytes, a.rows, i, TILE);
 }
 
-/* Launch `kernel` with at least `threads` threads. */
-static hotbed_status launch(
-    void (*kernel)(hotbed_rows_args), const char *name, const hotbed_rows_args *args,
-    uint64_t threads, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, threads, BLOCK, WAVES);
-    kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*args);
-    return hotbed_cuda_launched(name);
+static hotbed_status get(const hotbed_rows_args *args, hotbed_stream *stream) {
+    return HOTBED_CUDA_LAUNCH(get_kernel, args->n * TILE, BLOCK, WAVES, stream, *args);
 }
 
-static hotbed_status get(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return launch(get_kernel, "get_kernel", args, args->n * TILE, stream);
+template <hotbed_rows_pass PASS>
+static hotbed_status set_as(const hotbed_rows_args *args, hotbed_stream *stream) {
+    return HOTBED_CUDA_LAUNCH(set_kernel<PASS>, args->n * TILE, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
-    const uint64_t threads = args->n * TILE;
     if (!hotbed_rows_evicts(&args->table))
-        return launch(set_kernel<HOTBED_ROWS_SET>, "set_kernel", args, threads, stream);
-    hotbed_status status =
-        launch(set_kernel<HOTBED_ROWS_HOLD>, "set_kernel: hold", args, threads, stream);
-    if (status == HOTBED_OK)
-        status = launch(set_kernel<HOTBED_ROWS_PLACE>, "set_kernel: place", args, threads, stream);
-    if (status == HOTBED_OK)
-        status =
-            launch(set_kernel<HOTBED_ROWS_RELEASE>, "set_kernel: release", args, threads, stream);
-    return status;
+        return set_as<HOTBED_ROWS_SET>(args, stream);
+    HOTBED_TRY(set_as<HOTBED_ROWS_HOLD>(args, stream));
+    HOTBED_TRY(set_as<HOTBED_ROWS_PLACE>(args, stream));
+    return set_as<HOTBED_ROWS_RELEASE>(args, stream);
 }
 
 static hotbed_status distinct(const hotbed_distinct_args *args, hotbed_stream *stream) {
-    const hotbed_cuda_native native(stream);
-    const unsigned blocks = hotbed_cuda_blocks(stream, args->n, BLOCK, WAVES);
-    enter_kernel<<<blocks, BLOCK, 0, native>>>(*args);
-    hotbed_status status = hotbed_cuda_launched("enter_kernel");
-    if (status != HOTBED_OK)
-        return status;
-    report_kernel<<<1, 1, 0, native>>>(*args);
-    return hotbed_cuda_launched("report_kernel");
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(enter_kernel, args->n, BLOCK, WAVES, stream, *args));
+    return HOTBED_CUDA_LAUNCH(report_kernel, 1, 1, WAVES, stream, *args);
 }
 
 static hotbed_status insert_refused(const hotbed_offer_args *args, hotbed_stream *stream) {
@@ -129,29 +113,24 @@ static hotbed_status insert_refused(const hotbed_offer_args *args, hotbed_stream
 static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) {
     if (args->table.tiers != HOTBED_TIERS_ONE || args->index.segments != NULL ||
         args->tracker != NULL)
-        return launch(erase_kernel, "erase_kernel", args, args->n * TILE, stream);
+        return HOTBED_CUDA_LAUNCH(erase_kernel, args->n * TILE, BLOCK, WAVES, stream, *args);
     hotbed_index_args index = hotbed_rows_index(args);
     return hotbed_index_kernels_cuda.erase(&index, stream);
 }
 
 static hotbed_status expire(const hotbed_expire_args *args, hotbed_stream *stream) {
-    const hotbed_cuda_native native(stream);
-    const unsigned blocks = hotbed_cuda_blocks(stream, args->slots * TILE, BLOCK, WAVES);
-    expire_kernel<<<blocks, BLOCK, 0, native>>>(*args);
-    hotbed_status status = hotbed_cuda_launched("expire_kernel");
-    if (status != HOTBED_OK)
-        return status;
-    advance_kernel<<<1, 1, 0, native>>>(*args);
-    return hotbed_cuda_launched("advance_kernel");
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(expire_kernel, args->slots * TILE, BLOCK, WAVES, stream, *args));
+    return HOTBED_CUDA_LAUNCH(advance_kernel, 1, 1, WAVES, stream, *args);
 }
 
 static hotbed_status count(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return launch(count_keys_kernel, "count_keys_kernel", args, args->n * TILE, stream);
+    return HOTBED_CUDA_LAUNCH(count_keys_kernel, args->n * TILE, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status clear(const hotbed_rows_args *args, hotbed_stream *stream) {
     if (!hotbed_table_indexed(&args->table))
-        return launch(init_rows_kernel, "init_rows_kernel", args, args->table.slots * TILE, stream);
+        return HOTBED_CUDA_LAUNCH(
+            init_rows_kernel, args->table.slots * TILE, BLOCK, WAVES, stream, *args);
     hotbed_index_args index = hotbed_rows_index(args);
     return hotbed_index_kernels_cuda.clear(&index, stream);
 }
@@ -164,11 +143,11 @@ static hotbed_status list(
 }
 
 static hotbed_status load(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return launch(load_kernel, "load_kernel", args, args->n * TILE, stream);
+    return HOTBED_CUDA_LAUNCH(load_kernel, args->n * TILE, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status store(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return launch(store_kernel, "store_kernel", args, args->n * TILE, stream);
+    return HOTBED_CUDA_LAUNCH(store_kernel, args->n * TILE, BLOCK, WAVES, stream, *args);
 }
 
 const hotbed_rows_kernels hotbed_rows_kernels_cuda = {

@@ -2,6 +2,7 @@
  * rows.cu. */
 #include "storage/rows/rows_kernels.h"
 
+#include "base/error.h"
 #include "base/host_launch.h"
 #include "storage/index/index_kernels.h"
 
@@ -76,24 +77,14 @@ static void release_body(const void *args, uint64_t begin, uint64_t end) {
     set_pass(args, begin, end, HOTBED_ROWS_RELEASE);
 }
 
-static void insert_shares_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t share = begin; share < end; share++)
-        hotbed_offer_insert_share(args, share, 1);
-}
+HOTBED_HOST_EACH(insert_shares_body, hotbed_offer_insert_share(args, i, 1))
 
 static void insert_rest_body(const void *args, uint64_t begin, uint64_t end) {
     hotbed_offer_insert_rest(args, 1);
 }
 
-static void erase_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_rows_erase(args, i, 1);
-}
-
-static void expire_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_expire_slot(args, i, 1);
-}
+HOTBED_HOST_EACH(erase_body, hotbed_rows_erase(args, i, 1))
+HOTBED_HOST_EACH(expire_body, hotbed_expire_slot(args, i, 1))
 
 static void advance_body(const void *args, uint64_t begin, uint64_t end) {
     (void)begin, (void)end;
@@ -130,58 +121,48 @@ static void store_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static hotbed_status get(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, GRAIN, get_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, get_body, args);
 }
 
 static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
     static const hotbed_host_body passes[] = {hold_body, place_body, release_body};
     if (!hotbed_rows_evicts(&args->table))
-        return hotbed_host_launch(stream, args->n, GRAIN, set_body, args, sizeof *args);
-    for (size_t p = 0; p < sizeof passes / sizeof passes[0]; p++) {
-        hotbed_status status =
-            hotbed_host_launch(stream, args->n, GRAIN, passes[p], args, sizeof *args);
-        if (status != HOTBED_OK)
-            return status;
-    }
+        return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, set_body, args);
+    for (size_t p = 0; p < sizeof passes / sizeof passes[0]; p++)
+        HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, passes[p], args));
     return HOTBED_OK;
 }
 
 static hotbed_status distinct(const hotbed_distinct_args *args, hotbed_stream *stream) {
-    hotbed_status status =
-        hotbed_host_launch(stream, args->n, ROWS_GRAIN, enter_body, args, sizeof *args);
-    return status != HOTBED_OK ? status
-                               : hotbed_host_launch(stream, 1, 0, report_body, args, sizeof *args);
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, args->n, ROWS_GRAIN, enter_body, args));
+    return HOTBED_HOST_LAUNCH(stream, 1, 0, report_body, args);
 }
 
 static hotbed_status insert_refused(const hotbed_offer_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(
-        stream, args->shares, 1, args->shares > 1 ? insert_shares_body : insert_rest_body, args,
-        sizeof *args);
+    return HOTBED_HOST_LAUNCH(
+        stream, args->shares, 1, args->shares > 1 ? insert_shares_body : insert_rest_body, args);
 }
 
 static hotbed_status erase(const hotbed_rows_args *args, hotbed_stream *stream) {
     if (args->table.tiers != HOTBED_TIERS_ONE || args->index.segments != NULL ||
         args->tracker != NULL)
-        return hotbed_host_launch(stream, args->n, GRAIN, erase_body, args, sizeof *args);
+        return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, erase_body, args);
     hotbed_index_args index = hotbed_rows_index(args);
     return hotbed_index_kernels_host.erase(&index, stream);
 }
 
 static hotbed_status expire(const hotbed_expire_args *args, hotbed_stream *stream) {
-    hotbed_status status =
-        hotbed_host_launch(stream, args->slots, GRAIN, expire_body, args, sizeof *args);
-    return status == HOTBED_OK ? hotbed_host_launch(stream, 1, 0, advance_body, args, sizeof *args)
-                               : status;
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, args->slots, GRAIN, expire_body, args));
+    return HOTBED_HOST_LAUNCH(stream, 1, 0, advance_body, args);
 }
 
 static hotbed_status count(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, GRAIN, count_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, count_body, args);
 }
 
 static hotbed_status clear(const hotbed_rows_args *args, hotbed_stream *stream) {
     if (!hotbed_table_indexed(&args->table))
-        return hotbed_host_launch(
-            stream, args->table.slots, ROWS_GRAIN, init_rows_body, args, sizeof *args);
+        return HOTBED_HOST_LAUNCH(stream, args->table.slots, ROWS_GRAIN, init_rows_body, args);
     hotbed_index_args index = hotbed_rows_index(args);
     return hotbed_index_kernels_host.clear(&index, stream);
 }
@@ -194,11 +175,11 @@ static hotbed_status list(
 }
 
 static hotbed_status load(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, GRAIN, load_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, load_body, args);
 }
 
 static hotbed_status store(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->n, GRAIN, store_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, store_body, args);
 }
 
 const hotbed_rows_kernels hotbed_rows_kernels_host = {

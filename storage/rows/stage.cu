@@ -11,9 +11,7 @@ static __global__ void __launch_bounds__(BLOCK) stage_write_kernel(hotbed_stage_
 }
 
 static hotbed_status write_descriptor(const hotbed_stage_args *args, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, args->descriptor.n, BLOCK, WAVES);
-    stage_write_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*args);
-    return hotbed_cuda_launched("stage_write_kernel");
+    return HOTBED_CUDA_LAUNCH(stage_write_kernel, args->descriptor.n, BLOCK, WAVES, stream, *args);
 }
 
 const hotbed_stage_kernels hotbed_stage_kernels_cuda = {write_descriptor};

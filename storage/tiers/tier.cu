@@ -272,10 +272,8 @@ static __global__ void __launch_bounds__(BLOCK) flush_kernel(hotbed_flush_args a
 
 template <bool GROWS>
 static hotbed_status seek_as(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks =
-        hotbed_cuda_blocks(stream, step->batch.bound + HOTBED_BIN_WORDS, BLOCK, WAVES);
-    seek_kernel<GROWS><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
-    return hotbed_cuda_launched("seek_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        seek_kernel<GROWS>, step->batch.bound + HOTBED_BIN_WORDS, BLOCK, WAVES, stream, *step);
 }
 
 /* Number of warps, and of threads per warp, for which `shared` bytes hold two rows each. 0 if row
@@ -319,27 +317,19 @@ hotbed_status hotbed_bins_to_starts(
 
 template <bool GROWS>
 static hotbed_status move_as(const hotbed_step_view *step, hotbed_stream *stream) {
-    const hotbed_cuda_native native(stream);
-    unsigned tiles = hotbed_cuda_blocks(stream, step->batch.bound * TILE, BLOCK, WAVES);
-    unsigned words = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES);
-    unsigned rows = hotbed_cuda_blocks(stream, step->batch.bound * ROW, BLOCK, WAVES);
-    claim_kernel<GROWS><<<tiles, BLOCK, 0, native>>>(*step);
-    HOTBED_TRY(hotbed_cuda_launched("claim_kernel"));
-    settle_kernel<GROWS><<<tiles, BLOCK, 0, native>>>(*step);
-    HOTBED_TRY(hotbed_cuda_launched("settle_kernel"));
+    const uint64_t n = step->batch.bound;
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(claim_kernel<GROWS>, n * TILE, BLOCK, WAVES, stream, *step));
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(settle_kernel<GROWS>, n * TILE, BLOCK, WAVES, stream, *step));
     HOTBED_TRY(hotbed_bins_to_starts(&step->moves.sort, NULL, stream));
-    order_kernel<GROWS><<<words, BLOCK, 0, native>>>(*step);
-    HOTBED_TRY(hotbed_cuda_launched("order_kernel"));
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(order_kernel<GROWS>, n, BLOCK, WAVES, stream, *step));
     HOTBED_TRY(exchange_as<GROWS>(step, stream));
-    arrive_kernel<GROWS><<<rows, BLOCK, 0, native>>>(*step);
-    return hotbed_cuda_launched("arrive_kernel");
+    return HOTBED_CUDA_LAUNCH(arrive_kernel<GROWS>, n * ROW, BLOCK, WAVES, stream, *step);
 }
 
 template <bool GROWS>
 static hotbed_status flush_as(const hotbed_flush_args *args, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, args->table.slots * ROW, BLOCK, WAVES);
-    flush_kernel<GROWS><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*args);
-    return hotbed_cuda_launched("flush_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        flush_kernel<GROWS>, args->table.slots * ROW, BLOCK, WAVES, stream, *args);
 }
 
 static hotbed_status seek(const hotbed_step_view *step, hotbed_stream *stream) {

@@ -85,31 +85,29 @@ static void flush_tables_body(const void *args, uint64_t begin, uint64_t end) {
 static hotbed_status step(
     const hotbed_store_step *args, hotbed_store_pass pass, hotbed_stream *stream) {
     const step_pass p = {*args, pass};
-    HOTBED_TRY(hotbed_host_launch(stream, args->s.batch.bound, GRAIN, step_body, &p, sizeof p));
-    return hotbed_host_launch(
-        stream, args->s.storage.num_tables, GRAIN, step_tables_body, &p, sizeof p);
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, args->s.batch.bound, GRAIN, step_body, &p));
+    return HOTBED_HOST_LAUNCH(stream, args->s.storage.num_tables, GRAIN, step_tables_body, &p);
 }
 
 static hotbed_status eval(
     const hotbed_store_eval *args, hotbed_store_pass pass, hotbed_stream *stream) {
     const eval_pass p = {*args, pass};
-    HOTBED_TRY(hotbed_host_launch(stream, args->s.batch.bound, GRAIN, eval_body, &p, sizeof p));
-    return hotbed_host_launch(
-        stream, args->s.storage.num_tables, GRAIN, eval_tables_body, &p, sizeof p);
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, args->s.batch.bound, GRAIN, eval_body, &p));
+    return HOTBED_HOST_LAUNCH(stream, args->s.storage.num_tables, GRAIN, eval_tables_body, &p);
 }
 
 static hotbed_status rows(
     const hotbed_store_rows *args, hotbed_store_pass pass, hotbed_stream *stream) {
     const rows_pass p = {*args, pass};
-    HOTBED_TRY(hotbed_host_launch(stream, args->count, GRAIN, rows_body, &p, sizeof p));
-    return hotbed_host_launch(stream, args->num_tables, GRAIN, rows_tables_body, &p, sizeof p);
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, args->count, GRAIN, rows_body, &p));
+    return HOTBED_HOST_LAUNCH(stream, args->num_tables, GRAIN, rows_tables_body, &p);
 }
 
 static hotbed_status flush(
     const hotbed_store_flush *args, hotbed_store_pass pass, hotbed_stream *stream) {
     const flush_pass p = {*args, pass};
-    HOTBED_TRY(hotbed_host_launch(stream, args->count, GRAIN, flush_body, &p, sizeof p));
-    return hotbed_host_launch(stream, args->num_tables, GRAIN, flush_tables_body, &p, sizeof p);
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, args->count, GRAIN, flush_body, &p));
+    return HOTBED_HOST_LAUNCH(stream, args->num_tables, GRAIN, flush_tables_body, &p);
 }
 
 const hotbed_tier_external_kernels hotbed_tier_external_kernels_host = {step, eval, rows, flush};

@@ -4,6 +4,7 @@
  */
 #include "storage/tiers/tier_kernels.h"
 
+#include "base/error.h"
 #include "base/host_launch.h"
 
 enum { GRAIN = 256 };
@@ -69,28 +70,21 @@ static void fetch_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static void flush_body(const void *args, uint64_t begin, uint64_t end) {
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_flush_slot(args, i, 1);
-}
+HOTBED_HOST_EACH(flush_body, hotbed_flush_slot(args, i, 1))
 
 static hotbed_status seek(const hotbed_step_view *step, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, step->batch.bound, GRAIN, seek_body, step, sizeof *step);
+    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, GRAIN, seek_body, step);
 }
 
 static hotbed_status move(const hotbed_step_view *step, hotbed_stream *stream) {
     static const hotbed_host_body bodies[] = {claim_body, settle_body, write_body, fetch_body};
-    for (size_t b = 0; b < sizeof bodies / sizeof bodies[0]; b++) {
-        hotbed_status status =
-            hotbed_host_launch(stream, step->batch.bound, GRAIN, bodies[b], step, sizeof *step);
-        if (status != HOTBED_OK)
-            return status;
-    }
+    for (size_t b = 0; b < sizeof bodies / sizeof bodies[0]; b++)
+        HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, step->batch.bound, GRAIN, bodies[b], step));
     return HOTBED_OK;
 }
 
 static hotbed_status flush(const hotbed_flush_args *args, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, args->table.slots, GRAIN, flush_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, args->table.slots, GRAIN, flush_body, args);
 }
 
 const hotbed_tier_kernels hotbed_tier_kernels_host = {seek, move, flush};

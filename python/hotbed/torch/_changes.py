@@ -110,12 +110,9 @@ def _take_positions(storages: Sequence[Storage]) -> Dict[Any, torch.Tensor]:
         for _, pointer, numbers in storage.lookups():
             if not any(_tracks(storage, number) for number in numbers):
                 continue
-            with storage.lock:
-                at = torch.zeros(3, dtype=torch.int64, device=storage.device)
-                to = ffi.cast("hotbed_change_position *", at.data_ptr())
-                stream = storage.streams.current()
-                storage.check(lib.hotbed_storage_position(pointer, to, stream))
-                storage.check(lib.hotbed_stream_sync(stream))
+            at = torch.zeros(3, dtype=torch.int64, device=storage.device)
+            to = ffi.cast("hotbed_change_position *", at.data_ptr())
+            storage._call(lib.hotbed_storage_position, pointer, to, wait=True)
             found[int(ffi.cast("uintptr_t", pointer))] = at
     return found
 
@@ -141,10 +138,7 @@ class _Reader:
             batch.since = ffi.cast("hotbed_change_position *", self.since.data_ptr())
             batch.until = ffi.cast("hotbed_change_position *", self.until.data_ptr())
             batch.count, batch.lost = self._words(counts), self._words(counts[1:])
-            with self.storage.lock:
-                stream = self.storage.streams.current()
-                self.storage.check(lib.hotbed_storage_removed(pointer, batch, stream))
-                self.storage.check(lib.hotbed_stream_sync(stream))
+            self.storage._call(lib.hotbed_storage_removed, pointer, batch, wait=True)
             count, lost = counts.tolist()
             if lost != 0:
                 return None
@@ -179,10 +173,7 @@ class _Reader:
     def rows(self) -> Tuple[torch.Tensor, Dict[str, torch.Tensor]]:
         """Return keys of the lookup, and the parts of their rows."""
         end = ffi.new("uint64_t *")
-        with self.storage.lock:
-            self.storage.check(
-                lib.hotbed_storage_export_end(*self.storage._at(self.table), end, self.storage.streams.current())
-            )
+        self.storage._call(lib.hotbed_storage_export_end, *self.storage._at(self.table), end)
         windows = -(-end[0] // _WINDOW)
         counts = torch.zeros(windows, dtype=torch.int64, device=self.storage.device)
         self._windows({}, None, counts, [0] * windows)
@@ -244,9 +235,7 @@ def _received(
     for limit, what, given in (("min_occurrences", "scores", occurrences), ("min_change", "rows", changes)):
         if getattr(limits, limit) and given is None:
             raise ArgumentError(
-                f"receiver: no {what} of table {name!r}, whose filter has {limit}",
-                parameter="receiver",
-                table=name,
+                f"receiver: no {what} of table {name!r}, whose filter has {limit}", parameter="receiver", table=name
             )
     return occurrences, changes
 

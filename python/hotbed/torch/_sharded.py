@@ -121,15 +121,8 @@ class ShardedStorage(Storage):
         comm: the ranks.
         sharded: the exchange.
         is_weighted: batches have per-sample weights.
-        tables: as in :class:`Storage`.
-        pooling: as in :class:`Storage`.
-        optimizer: as in :class:`Storage`.
-        device: as in :class:`Storage`.
-        seed: as in :class:`Storage`.
-        output_dtype: as in :class:`Storage`.
-        max_in_flight: as in :class:`Storage`.
-        options: as in :class:`Storage`.
-        check_keys: as in :class:`Storage`.
+
+    The others are those of :class:`Storage`.
     """
 
     advice: Mapping[str, str] = {
@@ -382,10 +375,14 @@ class ShardedStorage(Storage):
 
     def _by_rank(self, table: int, keys: torch.Tensor) -> torch.Tensor:
         """Count keys of a table by rank: ``[ranks]``."""
-        keys, ranks = keys.contiguous(), torch.empty(keys.shape[0], dtype=torch.int32)
+        return torch.bincount(self._ranks(table, keys.contiguous()).to(torch.int64), minlength=self.comm.size)
+
+    def _ranks(self, table: int, keys: torch.Tensor) -> torch.Tensor:
+        """Return the ranks to which contiguous int64 keys on the CPU belong, ``[n]`` int32 on the CPU."""
+        ranks = torch.empty(keys.shape[0], dtype=torch.int32, device="cpu")
         data, out = ffi.cast("uint64_t *", keys.data_ptr()), ffi.cast("uint32_t *", ranks.data_ptr())
         lib.hotbed_route_ranks(self._route(table), keys.shape[0], data, out)
-        return torch.bincount(ranks.to(torch.int64), minlength=self.comm.size)
+        return ranks
 
     def _fit(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int, stream: Any, ahead: bool) -> bool:
         """Make the sizes fit a batch, if they are to be measured; all ranks call it together.
@@ -728,8 +725,7 @@ class ShardedStorage(Storage):
     def exchange_stats(self) -> Dict[str, int]:
         """Return the counts of ``hotbed_exchange_stats`` by name; waits for the stream."""
         stats = new("exchange_stats")
-        with self.lock:
-            self.check(lib.hotbed_sharded_stats(self._sharded, stats, self.streams.current()))
+        self._call(lib.hotbed_sharded_stats, self._sharded, stats)
         return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats[0]).fields if name != "size"}
 
     def _add_buffers(self, found: Dict[str, int]) -> None:
@@ -803,10 +799,7 @@ class ShardedStorage(Storage):
                 table=described.name,
                 limit=described.rows,
             )
-        ranks = torch.empty(keys.shape[0], dtype=torch.int32, device="cpu")
-        data, out = ffi.cast("uint64_t *", keys.data_ptr()), ffi.cast("uint32_t *", ranks.data_ptr())
-        lib.hotbed_route_ranks(self._route(table), keys.shape[0], data, out)
-        return ranks
+        return self._ranks(table, keys)
 
     def _mine(self, table: int, keys: torch.Tensor) -> torch.Tensor:
         """Return a mask ``[n]``, bool on the CPU, of the keys that belong to this rank."""

@@ -471,6 +471,14 @@ class Storage:
         name = None if error.table is None else self.names.get(error.parameter or "")
         return f"{text}{advice}" if name is None else f"{name}: {text}{advice}"
 
+    def _call(self, function: Any, *arguments: Any, wait: bool = False) -> None:
+        """Call a function of the C library whose last argument is this thread's stream; ``wait`` for the stream."""
+        with self.lock:
+            stream = self.streams.current()
+            self.check(function(*arguments, stream))
+            if wait:
+                self.check(lib.hotbed_stream_sync(stream))
+
     def expect_scaler(self) -> None:
         """Warn once if a training forward runs under autocast to float16, but no GradScaler is known."""
         kind = self.device.type
@@ -594,12 +602,7 @@ class Storage:
                 )
 
     def _batch(
-        self,
-        to: Any,
-        keys: torch.Tensor,
-        offsets: torch.Tensor,
-        weights: Optional[torch.Tensor],
-        samples: int,
+        self, to: Any, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
     ) -> Any:
         to.batch_size = samples
         to.num_keys = keys.numel()
@@ -955,7 +958,7 @@ class Storage:
         """Remove all keys of a hash table, or reset a static table's rows to their initial values; drop all batches."""
         with self.lock:
             self.cancel()
-            self.check(lib.hotbed_storage_clear(*self._at(table), self.streams.current()))
+            self._call(lib.hotbed_storage_clear, *self._at(table))
 
     def info(self, table: int) -> Any:
         """Return the ``hotbed_table_info`` of a table."""
@@ -966,15 +969,13 @@ class Storage:
     def size(self, table: int) -> int:
         """Return the number of keys; waits for the stream."""
         n = ffi.new("uint64_t *")
-        with self.lock:
-            self.check(lib.hotbed_storage_size(*self._at(table), n, ffi.NULL, self.streams.current()))
+        self._call(lib.hotbed_storage_size, *self._at(table), n, ffi.NULL)
         return int(n[0])
 
     def stats(self, table: int) -> Dict[str, int]:
         """Return the counts of ``hotbed_table_stats`` by name; waits for the stream."""
         stats = new("table_stats")
-        with self.lock:
-            self.check(lib.hotbed_storage_stats(*self._at(table), stats, self.streams.current()))
+        self._call(lib.hotbed_storage_stats, *self._at(table), stats)
         return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats[0]).fields if name != "size"}
 
     def memory(self) -> Dict[str, int]:
@@ -1138,11 +1139,8 @@ class Storage:
         """
         keys = indices("keys", keys).to(self.device)
         rows, parts = self._parts(table, keys.shape[0], wanted)
-        with self.lock:
-            stream = self.streams.current()
-            data = ffi.cast("void *", keys.data_ptr())
-            self.check(lib.hotbed_storage_get_rows(*self._at(table), keys.shape[0], data, rows, ffi.NULL, stream))
-            self.check(lib.hotbed_stream_sync(stream))
+        data = ffi.cast("void *", keys.data_ptr())
+        self._call(lib.hotbed_storage_get_rows, *self._at(table), keys.shape[0], data, rows, ffi.NULL, wait=True)
         return parts
 
     def check_rows(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
@@ -1211,11 +1209,7 @@ class Storage:
             call = lib.hotbed_storage_offer_rows if fill else lib.hotbed_storage_set_rows
             self.check(call(*self._at(table), keys.shape[0], data, rows, stream))
             if fill and self.tables[table].is_hash and self.tables[table].evict is Evict.LOWEST:
-                found = torch.zeros(keys.shape[0], dtype=torch.uint8, device=self.device)
-                flags = ffi.cast("uint8_t *", found.data_ptr())
-                self.check(lib.hotbed_storage_get_rows(*self._at(table), keys.shape[0], data, ffi.NULL, flags, stream))
-                self.check(lib.hotbed_stream_sync(stream))
-                kept = int(found.sum().item())
+                kept = int(Storage.has(self, table, keys).sum())
                 if kept < keys.shape[0]:
                     name = self.tables[table].name
                     warnings.warn(f"table {name!r}: {kept} of {keys.shape[0]} rows fit", stacklevel=stack_level())
@@ -1226,10 +1220,7 @@ class Storage:
         keys = indices("keys", keys).to(self.device)
         found = torch.zeros(keys.shape[0], dtype=torch.uint8, device=self.device)
         data, flags = ffi.cast("void *", keys.data_ptr()), ffi.cast("uint8_t *", found.data_ptr())
-        with self.lock:
-            stream = self.streams.current()
-            self.check(lib.hotbed_storage_get_rows(*self._at(table), keys.shape[0], data, ffi.NULL, flags, stream))
-            self.check(lib.hotbed_stream_sync(stream))
+        self._call(lib.hotbed_storage_get_rows, *self._at(table), keys.shape[0], data, ffi.NULL, flags, wait=True)
         return found.cpu() == 1
 
     def erase(self, table: int, keys: torch.Tensor) -> int:
@@ -1245,9 +1236,7 @@ class Storage:
         data, flags = ffi.cast("void *", keys.data_ptr()), ffi.cast("uint8_t *", gone.data_ptr())
         with self.lock:
             self.release_dropped()
-            stream = self.streams.current()
-            self.check(lib.hotbed_storage_erase(*self._at(table), keys.shape[0], data, flags, stream))
-            self.check(lib.hotbed_stream_sync(stream))
+            self._call(lib.hotbed_storage_erase, *self._at(table), keys.shape[0], data, flags, wait=True)
             left = Storage.has(self, table, keys)
         if left.any():
             raise StateError(
@@ -1273,7 +1262,7 @@ class Storage:
         with self.lock:
             self.release_dropped()
             storage, expiry.table = self._at(table)
-            self.check(lib.hotbed_storage_expire(storage, expiry, self.streams.current()))
+            self._call(lib.hotbed_storage_expire, storage, expiry)
 
     def set_states(self, table: int, keys: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
         """Set optimizer states of keys that have rows.
@@ -1303,8 +1292,7 @@ class Storage:
         Adam's powers of beta follow from ``optimizer_steps``.
         """
         state = new("storage_state")
-        with self.lock:
-            self.check(lib.hotbed_storage_get_state(self._c, state, self.streams.current()))
+        self._call(lib.hotbed_storage_get_state, self._c, state)
         names = [name for name, _ in ffi.typeof(state[0]).fields if name != "size" and not name.endswith("_power")]
         return {name: getattr(state, name) for name in names}
 
@@ -1316,7 +1304,7 @@ class Storage:
         with self.lock:
             self.learning_rate = None  # unknown, if Ctrl-C arrives before the end
             for pointer in self._pointers:
-                self.check(lib.hotbed_storage_set_state(pointer, state, self.streams.current()))
+                self._call(lib.hotbed_storage_set_state, pointer, state)
             self.learning_rate = float(values["learning_rate"])
 
 

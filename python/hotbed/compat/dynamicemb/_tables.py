@@ -360,8 +360,7 @@ class Tables(Storage):
     def now(self, table: int) -> int:
         """Return the latest score of a TIMESTAMP, (TIMESTAMP, LFU) or STEP table."""
         value = ffi.new("uint64_t *")
-        with self.lock:
-            self.check(lib.hotbed_storage_now(self._c, table, value, self.streams.current()))
+        self._call(lib.hotbed_storage_now, self._c, table, value)
         return int(value[0])
 
     def set_time(self, time: int) -> None:
@@ -370,8 +369,7 @@ class Tables(Storage):
 
     def set_score(self, table: int, value: int) -> None:
         """Set the score of later prefetches of a CUSTOMIZED table."""
-        with self.lock:
-            self.check(lib.hotbed_storage_set_score(self._c, table, value, self.streams.current()))
+        self._call(lib.hotbed_storage_set_score, self._c, table, value)
 
     # --- keys that leave ------------------------------------------------------------------------
 
@@ -437,39 +435,24 @@ class Tables(Storage):
 
     def flush(self) -> None:
         """Write changed rows of the upper tier back."""
-        with self.lock:
-            stream = self.streams.current()
-            self.check(lib.hotbed_storage_flush(self._c, stream))
-            self.check(lib.hotbed_stream_sync(stream))
+        self._call(lib.hotbed_storage_flush, self._c, wait=True)
 
     def reset(self) -> None:
         """Flush and empty the upper tier, and drop all batches."""
         with self.lock:
             self.cancel()
-            stream = self.streams.current()
-            self.check(lib.hotbed_storage_reset(self._c, stream))
-            self.check(lib.hotbed_stream_sync(stream))
+            self._call(lib.hotbed_storage_reset, self._c, wait=True)
 
     def offer(self, table: int, keys: torch.Tensor) -> None:
         """Insert ``[n]`` distinct keys with initial rows; a table that evicts may keep only some of them."""
         keys = keys.to(device=self.device, dtype=torch.int64).contiguous()
-        with self.lock:
-            stream = self.streams.current()
-            data = ffi.cast("void *", keys.data_ptr())
-            self.check(lib.hotbed_storage_offer_rows(self._c, table, keys.shape[0], data, ffi.NULL, stream))
-            self.check(lib.hotbed_stream_sync(stream))
+        data = ffi.cast("void *", keys.data_ptr())
+        self._call(lib.hotbed_storage_offer_rows, self._c, table, keys.shape[0], data, ffi.NULL, wait=True)
         self._note(table, keys)
 
     def found(self, table: int, keys: torch.Tensor) -> torch.Tensor:
         """Return a mask ``[n]`` of the keys that have a row."""
-        keys = keys.to(device=self.device, dtype=torch.int64).contiguous()
-        mask = torch.zeros(keys.shape[0], dtype=torch.uint8, device=self.device)
-        with self.lock:
-            stream = self.streams.current()
-            data, out = ffi.cast("void *", keys.data_ptr()), ffi.cast("uint8_t *", mask.data_ptr())
-            self.check(lib.hotbed_storage_get_rows(self._c, table, keys.shape[0], data, ffi.NULL, out, stream))
-            self.check(lib.hotbed_stream_sync(stream))
-        return mask == 1
+        return self.has(table, keys.to(torch.int64)).to(self.device)
 
     def parts(self, table: int) -> List[str]:
         """Return the names of a row's parts."""
@@ -493,8 +476,7 @@ class Tables(Storage):
             Keys ``[n]`` int64 and the parts of their rows, on the tables' device; windows without keys are skipped.
         """
         last = ffi.new("uint64_t *")
-        with self.lock:
-            self.check(lib.hotbed_storage_export_end(self._c, table, last, self.streams.current()))
+        self._call(lib.hotbed_storage_export_end, self._c, table, last)
         stop = int(last[0]) if end is None else min(end, int(last[0]))
         for begin in range(first, stop, window):
             n = min(window, stop - begin)
@@ -512,10 +494,7 @@ class Tables(Storage):
                 count=ffi.cast("uint64_t *", count.data_ptr()),
                 rows=rows[0],
             )
-            with self.lock:
-                stream = self.streams.current()
-                self.check(lib.hotbed_storage_export(self._c, batch, stream))
-                self.check(lib.hotbed_stream_sync(stream))
+            self._call(lib.hotbed_storage_export, self._c, batch, wait=True)
             got = int(count.item())
             if got > 0:
                 yield keys[:got], {name: part[:got] for name, part in parts.items()}
@@ -527,33 +506,13 @@ class Tables(Storage):
             stream = self.streams.current()
             lib.hotbed_storage_export_counts(self._c, table, 0, ffi.NULL, ffi.NULL, n, stream)
             keys, counts = (torch.empty(n[0], dtype=torch.int64, device="cpu") for _ in range(2))
-            self.check(
-                lib.hotbed_storage_export_counts(
-                    self._c,
-                    table,
-                    n[0],
-                    ffi.cast("uint64_t *", keys.data_ptr()),
-                    ffi.cast("uint64_t *", counts.data_ptr()),
-                    n,
-                    stream,
-                )
-            )
+            out = (ffi.cast("uint64_t *", t.data_ptr()) for t in (keys, counts))
+            self.check(lib.hotbed_storage_export_counts(self._c, table, n[0], *out, n, stream))
         return keys, counts
 
     def set_counts(self, table: int, keys: torch.Tensor, counts: torch.Tensor) -> None:
         """Set the counts of keys that admission does not count yet."""
         keys = keys.to(device=self.device, dtype=torch.int64).contiguous()
         counts = counts.to(device=self.device, dtype=torch.int64).contiguous()
-        with self.lock:
-            stream = self.streams.current()
-            self.check(
-                lib.hotbed_storage_import_counts(
-                    self._c,
-                    table,
-                    keys.shape[0],
-                    ffi.cast("void *", keys.data_ptr()),
-                    ffi.cast("uint64_t *", counts.data_ptr()),
-                    stream,
-                )
-            )
-            self.check(lib.hotbed_stream_sync(stream))
+        data, given = ffi.cast("void *", keys.data_ptr()), ffi.cast("uint64_t *", counts.data_ptr())
+        self._call(lib.hotbed_storage_import_counts, self._c, table, keys.shape[0], data, given, wait=True)

@@ -79,11 +79,13 @@ class _Lookup(FusedOptimizerModule):  # type: ignore[misc]
 
     _emb_module: BatchedDynamicEmbeddingTablesV2
     _config: Any
+    _feature_table_map: List[int]
     #: Whether the features' weights are counts of occurrences.
     counted = True
 
-    def _open(self, device: Optional[torch.device], features: List[int]) -> None:
-        self._emb_module = _make_tables(self._config, device, features)
+    def __init__(self, config: Any, pg: Optional[dist.ProcessGroup], device: Optional[torch.device]) -> None:
+        super().__init__(config, pg, device)
+        self._emb_module = _make_tables(self._config, device, self._feature_table_map)
         self._optim = LearningRate(self._emb_module)
         self._param_per_table = {}
         for table in self._config.embedding_tables:  # TorchRec needs a parameter for each table
@@ -152,19 +154,11 @@ class _Lookup(FusedOptimizerModule):  # type: ignore[misc]
 class RowsLookup(_Lookup, BaseBatchedEmbedding):  # type: ignore[misc]
     """A rank's lookup of rows."""
 
-    def __init__(self, config: Any, pg: Optional[dist.ProcessGroup], device: Optional[torch.device]) -> None:
-        super().__init__(config, pg, device)
-        self._open(device, self._feature_table_map)
-
 
 class BagsLookup(_Lookup, BaseBatchedEmbeddingBag):  # type: ignore[misc]
     """A rank's lookup of bags."""
 
     counted = False
-
-    def __init__(self, config: Any, pg: Optional[dist.ProcessGroup], device: Optional[torch.device]) -> None:
-        super().__init__(config, pg, device)
-        self._open(device, self._feature_table_map)
 
 
 class _Lookups:

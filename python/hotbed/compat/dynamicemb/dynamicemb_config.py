@@ -235,9 +235,7 @@ def complete_initializer_args(
         upper = math.sqrt(1.0 / float(embedding_config.num_embeddings))
         lower = -upper
     return dataclasses.replace(
-        args,
-        lower=lower if args.lower is None else args.lower,
-        upper=upper if args.upper is None else args.upper,
+        args, lower=lower if args.lower is None else args.lower, upper=upper if args.upper is None else args.upper
     )
 
 
@@ -286,10 +284,7 @@ def data_type_to_dtype(data_type: Any) -> torch.dtype:
 
 
 def get_table_value_bytes(
-    embedding_config: Any,
-    optimizer_type: EmbOptimType,
-    world_size: int,
-    bucket_capacity: int = DEFAULT_BUCKET_CAPACITY,
+    embedding_config: Any, optimizer_type: EmbOptimType, world_size: int, bucket_capacity: int = DEFAULT_BUCKET_CAPACITY
 ) -> int:
     """Return the bytes of a table's rows and optimizer states on all ranks, to size ``global_hbm_for_values``."""
     rows = get_sharded_table_capacity(embedding_config, world_size, bucket_capacity) * world_size

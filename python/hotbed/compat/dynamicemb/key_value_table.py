@@ -552,11 +552,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         return self.load_dumps(table_id, meta, dumps, keep, include_optim)
 
     def open_dump(
-        self,
-        table_id: int,
-        meta: Dict[str, Any],
-        paths: Sequence[Optional[str]],
-        include_optim: bool,
+        self, table_id: int, meta: Dict[str, Any], paths: Sequence[Optional[str]], include_optim: bool
     ) -> Dump:
         """Open and check a rank's files of a table, keys, rows, scores and states; see :meth:`load`."""
         options, dim = self.hotbed.options[table_id], self.embedding_dim(table_id)
@@ -580,12 +576,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
         return bool(meta.get("opt_type") == self._optimizer.get_opt_args()["opt_type"])
 
     def load_dumps(
-        self,
-        table_id: int,
-        meta: Dict[str, Any],
-        dumps: List[Dump],
-        keep: Optional[Any],
-        include_optim: bool,
+        self, table_id: int, meta: Dict[str, Any], dumps: List[Dump], keep: Optional[Any], include_optim: bool
     ) -> Optional[int]:
         """Load a table from the files of one rank or of several; see :meth:`load`."""
         strategy, table = _strategy(self.hotbed.options[table_id]), self.hotbed.tables[table_id]

@@ -12,34 +12,24 @@ import torch
 from hotbed.compat.dynamicemb.utils import DTYPE_NUM_BYTES
 from hotbed.torch.config import FTRL, SGD, Adagrad, Adam, Optimizer, RowWiseAdagrad
 
-if TYPE_CHECKING:
 
-    class EmbOptimType(enum.Enum):
-        """Kinds of optimizers: FBGEMM's, where it is installed."""
+class EmbOptimType(enum.Enum):
+    """Kinds of optimizers, by FBGEMM's names."""
 
-        SGD = "sgd"
-        EXACT_SGD = "exact_sgd"
-        ADAM = "adam"
-        EXACT_ADAGRAD = "exact_adagrad"
-        EXACT_ROWWISE_ADAGRAD = "exact_row_wise_adagrad"
-        NONE = "none"
+    SGD = "sgd"
+    EXACT_SGD = "exact_sgd"
+    ADAM = "adam"
+    EXACT_ADAGRAD = "exact_adagrad"
+    EXACT_ROWWISE_ADAGRAD = "exact_row_wise_adagrad"
+    NONE = "none"
 
-else:
-    try:
+
+if not TYPE_CHECKING:
+    try:  # FBGEMM's own, where it is installed
         from fbgemm_gpu.split_embedding_configs import EmbOptimType
     except ModuleNotFoundError as missing:
         if (missing.name or "").split(".")[0] != "fbgemm_gpu":
             raise  # fbgemm_gpu is there, and lacks a module
-
-        class EmbOptimType(enum.Enum):
-            """Kinds of optimizers, by FBGEMM's names."""
-
-            SGD = "sgd"
-            EXACT_SGD = "exact_sgd"
-            ADAM = "adam"
-            EXACT_ADAGRAD = "exact_adagrad"
-            EXACT_ROWWISE_ADAGRAD = "exact_row_wise_adagrad"
-            NONE = "none"
 
 
 class DynamicEmbOptimType(enum.Enum):
@@ -117,7 +107,10 @@ class BaseDynamicEmbeddingOptimizer:
     """
 
     kind: OptimType = EmbOptimType.NONE
-    _fields: Tuple[Tuple[str, str], ...] = (("lr", "learning_rate"),)
+    #: Hotbed's optimizer; None: rows are only read.
+    _made: Any = None
+    #: The parameters that a dump's JSON file has.
+    _names: Tuple[str, ...] = ("lr",)
 
     def __init__(self, opt_args: OptimizerArgs, table_dtype: torch.dtype = torch.float32) -> None:
         self._opt_args = dataclasses.replace(opt_args)
@@ -128,14 +121,22 @@ class BaseDynamicEmbeddingOptimizer:
 
     def hotbed(self) -> Optional[Optimizer]:
         """Return Hotbed's optimizer with the same parameters; None: rows are only read."""
-        return None
+        if self._made is None:
+            return None
+        given = self._parameters()
+        if "beta1" in given:
+            given["betas"] = given.pop("beta1"), given.pop("beta2")
+        limit = self._opt_args.max_gradient if self._opt_args.gradient_clipping else 0.0
+        made: Optimizer = self._made(**given, max_gradient=limit)
+        return made
+
+    def _parameters(self) -> Dict[str, Any]:
+        args = {"lr": self._opt_args.learning_rate, **vars(self._opt_args)}
+        return {name: args[name] for name in self._names}
 
     def get_opt_args(self) -> Dict[str, Any]:
         """Return the optimizer's entries for a dump's JSON file."""
-        args: Dict[str, Any] = {"opt_type": self.kind.value}
-        for name, field in self._fields:
-            args[name] = getattr(self._opt_args, field)
-        return args
+        return {"opt_type": self.kind.value, **self._parameters()}
 
     def check_opt_args(self, args: Dict[str, Any]) -> None:
         """Check that a dump's JSON file has the optimizer's entries.
@@ -156,11 +157,10 @@ class BaseDynamicEmbeddingOptimizer:
             ValueError: a parameter is missing.
         """
         self.check_opt_args(args)
-        for name, field in self._fields:
-            if field != "learning_rate" and float(args[name]) != float(getattr(self._opt_args, field)):
+        for name, kept in self._parameters().items():
+            if name != "lr" and float(args[name]) != float(kept):
                 warnings.warn(
-                    f"the dump has {name}={args[name]}, but the tables keep {getattr(self._opt_args, field)}, "
-                    "which they were made with",
+                    f"the dump has {name}={args[name]}, but the tables keep {kept}, which they were made with",
                     stacklevel=3,
                 )
         self.set_learning_rate(args["lr"])
@@ -182,36 +182,20 @@ class BaseDynamicEmbeddingOptimizer:
         """Return the initial value of a new row's states."""
         return self._opt_args.initial_accumulator_value
 
-    def _limit(self) -> float:
-        return self._opt_args.max_gradient if self._opt_args.gradient_clipping else 0.0
-
 
 class SGDDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
     """``w -= lr * g``; it has no weight decay."""
 
     kind = EmbOptimType.SGD
-
-    def hotbed(self) -> Optional[Optimizer]:
-        """Return the optimizer as a config of ``hotbed.torch``."""
-        return SGD(lr=self._opt_args.learning_rate, max_gradient=self._limit())
+    _made = SGD
 
 
 class AdamDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
     """Adam with decoupled weight decay."""
 
     kind = EmbOptimType.ADAM
-    _fields = (
-        ("lr", "learning_rate"),
-        ("beta1", "beta1"),
-        ("beta2", "beta2"),
-        ("eps", "eps"),
-        ("weight_decay", "weight_decay"),
-    )
-
-    def hotbed(self) -> Optional[Optimizer]:
-        """Return the optimizer as a config of ``hotbed.torch``."""
-        a = self._opt_args
-        return Adam(a.learning_rate, (a.beta1, a.beta2), a.eps, a.weight_decay, self._limit())
+    _made = Adam
+    _names = ("lr", "beta1", "beta2", "eps", "weight_decay")
 
     def get_opt_args(self) -> Dict[str, Any]:
         """Return the optimizer's entries for a dump's JSON file; ``iters`` is the number of steps."""
@@ -222,54 +206,23 @@ class AdaGradDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
     """AdaGrad with one sum per element; it has no weight decay."""
 
     kind = EmbOptimType.EXACT_ADAGRAD
-    _fields = (
-        ("lr", "learning_rate"),
-        ("eps", "eps"),
-        ("initial_accumulator_value", "initial_accumulator_value"),
-    )
-
-    def hotbed(self) -> Optional[Optimizer]:
-        """Return the optimizer as a config of ``hotbed.torch``."""
-        a = self._opt_args
-        return Adagrad(a.learning_rate, a.eps, a.initial_accumulator_value, max_gradient=self._limit())
+    _made = Adagrad
+    _names = ("lr", "eps", "initial_accumulator_value")
 
 
 class RowWiseAdaGradDynamicEmbeddingOptimizer(AdaGradDynamicEmbeddingOptimizer):
     """AdaGrad with one sum per row; it has no weight decay."""
 
     kind = EmbOptimType.EXACT_ROWWISE_ADAGRAD
-
-    def hotbed(self) -> Optional[Optimizer]:
-        """Return the optimizer as a config of ``hotbed.torch``."""
-        a = self._opt_args
-        return RowWiseAdagrad(a.learning_rate, a.eps, a.initial_accumulator_value, max_gradient=self._limit())
+    _made = RowWiseAdagrad
 
 
 class FTRLDynamicEmbeddingOptimizer(BaseDynamicEmbeddingOptimizer):
     """FTRL-proximal; its states are ``linear`` and then ``accum``."""
 
     kind = DynamicEmbOptimType.FTRL
-    _fields = (
-        ("lr", "learning_rate"),
-        ("learning_rate_power", "learning_rate_power"),
-        ("ftrl_beta", "ftrl_beta"),
-        ("l1_reg", "l1_reg"),
-        ("l2_reg", "l2_reg"),
-        ("initial_accumulator_value", "initial_accumulator_value"),
-    )
-
-    def hotbed(self) -> Optional[Optimizer]:
-        """Return the optimizer as a config of ``hotbed.torch``."""
-        a = self._opt_args
-        return FTRL(
-            lr=a.learning_rate,
-            learning_rate_power=a.learning_rate_power,
-            ftrl_beta=a.ftrl_beta,
-            l1_reg=a.l1_reg,
-            l2_reg=a.l2_reg,
-            initial_accumulator_value=a.initial_accumulator_value,
-            max_gradient=self._limit(),
-        )
+    _made = FTRL
+    _names = ("lr", "learning_rate_power", "ftrl_beta", "l1_reg", "l2_reg", "initial_accumulator_value")
 
 
 def create_optimizer(

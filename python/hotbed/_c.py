@@ -62,6 +62,8 @@ def _check_abi() -> None:
 _check_abi()
 
 _CAUSES = {number: name[len("HOTBED_CAUSE_") :] for number, name in ffi.typeof("hotbed_error_cause").elements.items()}
+#: The bits of the fields of a ``hotbed_error_detail`` that may be missing.
+_HAS = {n: getattr(lib, f"HOTBED_HAS_{n.upper()}") for n in ("key", "feature", "sample", "value", "limit", "rank")}
 
 
 def text(value: Any) -> str:
@@ -74,26 +76,15 @@ def last_error() -> str:
     return text(lib.hotbed_last_error())
 
 
-def _number(value: float) -> Union[int, float]:
-    return int(value) if value.is_integer() else value
+def _number(value: Union[int, float]) -> Union[int, float]:
+    return int(value) if isinstance(value, int) or value.is_integer() else value
 
 
 def fields(detail: Any) -> Dict[str, Any]:
     """Return the fields of a ``hotbed_error_detail`` that are set, by the names of an exception's attributes."""
-    has = detail.has
-    found: Dict[str, Any] = {}
-    if has & lib.HOTBED_HAS_KEY:
-        key = int(detail.key)
-        signed = detail.key_type != lib.HOTBED_KEY_U64 and key >= 1 << 63
-        found["key"] = key - (1 << 64) if signed else key
-    for bit, name in ((lib.HOTBED_HAS_FEATURE, "feature"), (lib.HOTBED_HAS_SAMPLE, "sample")):
-        if has & bit:
-            found[name] = int(getattr(detail, name))
-    for bit, name in ((lib.HOTBED_HAS_VALUE, "value"), (lib.HOTBED_HAS_LIMIT, "limit")):
-        if has & bit:
-            found[name] = _number(getattr(detail, name))
-    if has & lib.HOTBED_HAS_RANK:
-        found["rank"] = int(detail.rank)
+    found: Dict[str, Any] = {n: _number(getattr(detail, n)) for n, bit in _HAS.items() if detail.has & bit}
+    if detail.key_type != lib.HOTBED_KEY_U64 and found.get("key", 0) >= 1 << 63:
+        found["key"] -= 1 << 64
     if detail.os_error != 0:
         found["errno"] = int(detail.os_error)
     names = {name: text(getattr(detail, name)) for name in ("table", "parameter", "path")}
@@ -104,16 +95,10 @@ def fields(detail: Any) -> Dict[str, Any]:
 def detail_of(error: errors.HotbedError) -> Any:
     """Return a ``hotbed_error_detail`` with those fields of an exception that it has room for."""
     detail = new("error_detail", cause={name: number for number, name in _CAUSES.items()}.get(error.cause, 0))
-    for bit, name, kind in (
-        (lib.HOTBED_HAS_KEY, "key", int),
-        (lib.HOTBED_HAS_FEATURE, "feature", int),
-        (lib.HOTBED_HAS_SAMPLE, "sample", int),
-        (lib.HOTBED_HAS_VALUE, "value", (int, float)),
-        (lib.HOTBED_HAS_LIMIT, "limit", (int, float)),
-    ):
+    for name in ("key", "feature", "sample", "value", "limit"):
         value = getattr(error, name)
-        if isinstance(value, kind):
-            detail.has |= bit
+        if isinstance(value, (int, float) if name in ("value", "limit") else int):
+            detail.has |= _HAS[name]
             setattr(detail, name, value % 2**64 if name == "key" else value)
     detail.key_type = lib.HOTBED_KEY_U64 if (error.key or 0) >= 1 << 63 else lib.HOTBED_KEY_I64
     detail.os_error = error.errno or 0

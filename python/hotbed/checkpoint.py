@@ -595,25 +595,15 @@ def save(path: Path, model: Any, optimizer: Any = None, step: int = 0, extra: by
 
 
 def async_save(
-    path: Path,
-    model: Any,
-    optimizer: Any = None,
-    step: int = 0,
-    extra: bytes = b"",
-    arena: Optional[Arena] = None,
+    path: Path, model: Any, optimizer: Any = None, step: int = 0, extra: bytes = b"", arena: Optional[Arena] = None
 ) -> Saving:
     """Copy a model, and write the copy in a thread.  Returns as soon as the copy is made.
 
     The checkpoint has the model as it is during the call.  ``wait()`` of the result waits for the disk and raises the
     errors of the write, which are also logged.  With several ranks, all call ``async_save()``, and later ``wait()``.
 
-    Args:
-        path: as in ``save()``.
-        model: as in ``save()``.
-        optimizer: as in ``save()``.
-        step: as in ``save()``.
-        extra: as in ``save()``.
-        arena: memory for the copy; None: allocate as much host memory as the rows and their states take.
+    Arguments as in ``save()``; ``arena`` is memory for the copy, None: as much host memory as the rows and their
+    states take is allocated.
 
     Raises:
         ArgumentError: as of ``save()``.
@@ -878,10 +868,13 @@ def _manifest(path: Path) -> Iterable[List[str]]:
         where = os.path.join(os.fspath(path), "MANIFEST")
         raise FileError(f"{os.fspath(path)} is no checkpoint: {error}", errno=error.errno, path=where) from error
     except UnicodeDecodeError as error:
-        raise CorruptError(
-            f"{os.fspath(path)}/MANIFEST is damaged: {error}", path=os.path.join(path, "MANIFEST")
-        ) from error
+        raise _damaged(path, str(error)) from error
     return [line.split(" ") for line in lines.splitlines() if line]
+
+
+def _damaged(path: Path, why: str, **fields: Any) -> CorruptError:
+    place = os.path.join(path, "MANIFEST")
+    return CorruptError(f"{place} is damaged: {why}", path=place, **fields)
 
 
 def _checkpoints(directory: Path) -> List[str]:
@@ -899,22 +892,14 @@ def _word(path: Path, words: List[str], name: str) -> str:
     try:
         return words[words.index(name, 2 if words[0] == "table" else 0) + 1]
     except (ValueError, IndexError) as error:
-        raise CorruptError(
-            f"{os.fspath(path)}/MANIFEST is damaged: no {name!r} in {' '.join(words)!r:.80}",
-            path=os.path.join(path, "MANIFEST"),
-            parameter=name,
-        ) from error
+        raise _damaged(path, f"no {name!r} in {' '.join(words)!r:.80}", parameter=name) from error
 
 
 def _number(path: Path, words: List[str], name: str) -> int:
     """Give the number after a name in a line of the MANIFEST."""
     word = _word(path, words, name)
     if not word.isdigit():
-        raise CorruptError(
-            f"{os.fspath(path)}/MANIFEST is damaged: {name} {word!r} is no number",
-            path=os.path.join(path, "MANIFEST"),
-            parameter=name,
-        )
+        raise _damaged(path, f"{name} {word!r} is no number", parameter=name)
     return int(word)
 
 
@@ -923,11 +908,8 @@ def _dtype(path: Path, words: List[str]) -> int:
     kind, number = _word(path, words, "value"), 1
     while (name := text(lib.hotbed_dtype_name(number))) != kind:
         if name == "unknown":
-            raise CorruptError(
-                f"{os.fspath(path)}/MANIFEST: rows of table {words[1]!r} have an unknown type {kind!r}",
-                path=os.path.join(path, "MANIFEST"),
-                table=words[1],
-                value=kind,
+            raise _damaged(
+                path, f"rows of table {words[1]!r} have an unknown type {kind!r}", table=words[1], value=kind
             )
         number += 1
     return number

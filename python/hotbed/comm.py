@@ -102,12 +102,7 @@ class Comm:
         return [cls._of(pointer) for pointer in out]
 
     @classmethod
-    def from_group(
-        cls,
-        group: Any = None,
-        device: Device = "cpu",
-        deadline_ms: int = 0,
-    ) -> Comm:
+    def from_group(cls, group: Any = None, device: Device = "cpu", deadline_ms: int = 0) -> Comm:
         """Create one from the ranks of a process group.  All ranks call it together.
 
         The group carries one broadcast of the address where rank 0 listens.  Afterwards only state dicts use it: their
@@ -139,14 +134,7 @@ class Comm:
         return comm
 
     @classmethod
-    def from_store(
-        cls,
-        store: Any,
-        rank: int,
-        world: int,
-        device: Device = "cpu",
-        deadline_ms: int = 0,
-    ) -> Comm:
+    def from_store(cls, store: Any, rank: int, world: int, device: Device = "cpu", deadline_ms: int = 0) -> Comm:
         """Create one from processes that share a store, without a process group.  All ranks call it together.
 
         Several communicators may use one store, if all ranks create them in the same order.

@@ -21,7 +21,7 @@ from torch import Tensor
 from hotbed._c import check, ffi, lib, new, text
 from hotbed.checkpoint import _Model
 from hotbed.comm import Comm
-from hotbed.errors import ArgumentError, KeyRangeError, StateError
+from hotbed.errors import ArgumentError, KeyRangeError, StateError, wrong
 from hotbed.torch._changes import ChangeFilter, filter_array
 from hotbed.torch.config import PoolingType
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor
@@ -33,9 +33,7 @@ _ENCODINGS = ("table", "f32", "f16", "bf16", "int8")
 
 def _encoding(name: str) -> int:
     if name not in _ENCODINGS:
-        raise ArgumentError(
-            f"encoding {name!r} is not one of {', '.join(_ENCODINGS)}", parameter="encoding", value=name
-        )
+        raise wrong("encoding", name, f"is not one of {', '.join(_ENCODINGS)}")
     return _ENCODINGS.index(name)
 
 
@@ -559,15 +557,8 @@ def serve(
 ) -> Tensor:
     """Look up a batch in the reader of this process: :meth:`Reader.lookup`.
 
-    Args:
-        keys: as there, like ``offsets``, ``weights``, ``order`` and ``samples``.
-        offsets: as there.
-        weights: as there.
-        tables: names of the tables, with commas.
-        pooling: names of the poolings, with commas; "NONE": one row per key.
-        dims: of the tables, as they were exported.
-        order: as there.
-        samples: as there.
+    ``tables`` and ``pooling`` are names with commas, ``pooling`` "NONE" for one row per key.  ``dims`` are those of the
+    tables when they were exported.
     """
     found = reader()
     names = tables.split(",")

@@ -28,11 +28,7 @@ from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, de
 
 _log = logging.getLogger("hotbed")
 _INT64 = torch.int64
-_NONFINITE = {
-    "pass": lib.HOTBED_NONFINITE_PASS,
-    "skip": lib.HOTBED_NONFINITE_SKIP,
-    "raise": lib.HOTBED_NONFINITE_ERROR,
-}
+_NONFINITE = {"pass": lib.HOTBED_NONFINITE_PASS, "skip": lib.HOTBED_NONFINITE_SKIP, "raise": lib.HOTBED_NONFINITE_ERROR}
 
 
 #: A batch with the features of a storage, and its keys, offsets, weights and samples.
@@ -146,75 +142,48 @@ class _Collection(torch.nn.Module):
                 "DistributedDataParallel does not synchronize; pass comm= and sharded= to share the tables",
                 stacklevel=3,
             )
+        more = {"nonfinite": _NONFINITE[nonfinite], **(options or {})}
         with contextlib.nullcontext() if comm is None else comm.calls(0):
-            self._make(
-                tables,
-                pooled,
-                device,
-                is_weighted,
-                optimizer,
-                seed,
-                output_dtype,
-                max_in_flight,
-                check,
-                {"nonfinite": _NONFINITE[nonfinite], **(options or {})},
-                sharded,
-            )
-
-    def _make(
-        self,
-        tables: Sequence[Any],
-        pooled: bool,
-        device: Optional[Union[str, torch.device]],
-        is_weighted: bool,
-        optimizer: _config.Optimizers,
-        seed: int,
-        output_dtype: torch.dtype,
-        max_in_flight: int,
-        check: str,
-        options: Mapping[str, Any],
-        sharded: Optional[_config.ShardedOptions],
-    ) -> None:
-        self._pooled = pooled
-        self._is_weighted = is_weighted
-        self._configs = list(tables)  # once, since it may be a generator
-        self.device = _device(device)
-        if self.device.type == "cuda" and self.device.index is None:
-            self.device = torch.device("cuda", torch.cuda.current_device())
-        if self.device.type not in ("cpu", "cuda"):
-            raise ArgumentError(f"device {self.device} is not cpu or cuda", parameter="device", value=self.device)
-        self._tables = [_config.read(c, pooled) for c in self._configs]
-        self._check_names()
-        self._anchor = torch.zeros(1, dtype=torch.float32, device=self.device, requires_grad=True)  # see _ops
-        self._storages: List[Storage] = []
-        #: Prefetched batches whose keys are copies, or in several storages, by the identity of the batch.
-        self._ahead: Dict[Tuple[Any, ...], _Ahead] = {}
-        self._output_dtype = output_dtype
-        optimizers = _config.by_table(optimizer, [table.name for table in self._tables])
-        distinct = [o for i, o in enumerate(optimizers) if o not in optimizers[:i]]  # in ==, as some have no hash
-        common = (self.device, seed, output_dtype, max_in_flight, options, check)
-        for pooling in dict.fromkeys(t.pooling for t in self._tables):
-            for number, one in enumerate(distinct):
-                group = [t for t, o in zip(self._tables, optimizers) if t.pooling is pooling and o == one]
-                label = pooling.name.lower() + ("" if len(distinct) == 1 else f"-optimizer{number}")
-                self._add_storages(group, label, sharded, (pooling, one, *common))
-        self._place = {table.name: (s, t) for s in self._storages for t, table in enumerate(s.tables)}
-        for table in self._tables:
-            if table.init_fn is not None:
-                weight = self.weight(table.name)
-                values = values_of(table, weight)
-                table.init_fn(values)
-                if values is not weight:
-                    weight.copy_(stored_of(table, values))
-        self._fused: Optional[FusedOptimizer] = None
-        if optimizer is not None:
-            self._fused = FusedOptimizer(self._anchor, self._storages)
-        counts: Dict[str, int] = {}
-        for table in self._tables:
-            for feature in table.features:
-                counts[feature] = counts.get(feature, 0) + 1
-        self._shared = {f for f, n in counts.items() if n > 1}
-        _log.debug("%s of %d tables on %s", type(self).__name__, len(self._tables), self.device)
+            self._pooled = pooled
+            self._is_weighted = is_weighted
+            self._configs = list(tables)  # once, since it may be a generator
+            self.device = _device(device)
+            if self.device.type == "cuda" and self.device.index is None:
+                self.device = torch.device("cuda", torch.cuda.current_device())
+            if self.device.type not in ("cpu", "cuda"):
+                raise ArgumentError(f"device {self.device} is not cpu or cuda", parameter="device", value=self.device)
+            self._tables = [_config.read(c, pooled) for c in self._configs]
+            self._check_names()
+            self._anchor = torch.zeros(1, dtype=torch.float32, device=self.device, requires_grad=True)  # see _ops
+            self._storages: List[Storage] = []
+            #: Prefetched batches whose keys are copies, or in several storages, by the identity of the batch.
+            self._ahead: Dict[Tuple[Any, ...], _Ahead] = {}
+            self._output_dtype = output_dtype
+            optimizers = _config.by_table(optimizer, [table.name for table in self._tables])
+            distinct = [o for i, o in enumerate(optimizers) if o not in optimizers[:i]]  # in ==, as some have no hash
+            common = (self.device, seed, output_dtype, max_in_flight, more, check)
+            for pooling in dict.fromkeys(t.pooling for t in self._tables):
+                for number, one in enumerate(distinct):
+                    group = [t for t, o in zip(self._tables, optimizers) if t.pooling is pooling and o == one]
+                    label = pooling.name.lower() + ("" if len(distinct) == 1 else f"-optimizer{number}")
+                    self._add_storages(group, label, sharded, (pooling, one, *common))
+            self._place = {table.name: (s, t) for s in self._storages for t, table in enumerate(s.tables)}
+            for table in self._tables:
+                if table.init_fn is not None:
+                    weight = self.weight(table.name)
+                    values = values_of(table, weight)
+                    table.init_fn(values)
+                    if values is not weight:
+                        weight.copy_(stored_of(table, values))
+            self._fused: Optional[FusedOptimizer] = None
+            if optimizer is not None:
+                self._fused = FusedOptimizer(self._anchor, self._storages)
+            counts: Dict[str, int] = {}
+            for table in self._tables:
+                for feature in table.features:
+                    counts[feature] = counts.get(feature, 0) + 1
+            self._shared = {f for f, n in counts.items() if n > 1}
+            _log.debug("%s of %d tables on %s", type(self).__name__, len(self._tables), self.device)
 
     def _add_storages(
         self,

@@ -225,11 +225,7 @@ def _spread(
 
 
 def own_rows(
-    storage: Storage,
-    number: int,
-    name: str,
-    given: Optional[Mapping[str, Any]],
-    error: Optional[ArgumentError] = None,
+    storage: Storage, number: int, name: str, given: Optional[Mapping[str, Any]], error: Optional[ArgumentError] = None
 ) -> Optional[Tuple[torch.Tensor, Dict[str, torch.Tensor]]]:
     """Return the keys and parts of this rank's rows of a table in a state dict.  All ranks call it together.
 

@@ -18,7 +18,8 @@ HOTBED_BEGIN_DECLS
 HOTBED_PRINTF(2, 3) hotbed_status hotbed_fail(hotbed_status status, const char *format, ...);
 
 /* The same, for a parameter with a wrong value; for one with the bound that the value does not keep; for a parameter
- * whose value is no number; for an error of a table, of a rank (below 0: unknown), of a file or directory. */
+ * whose value is no number; for an error of a table, of a rank (below 0: unknown), of a file or directory; of a
+ * feature; and for two of these, whose arguments follow each other: status, table, parameter, value, limit, text. */
 #define hotbed_fail_value(status, parameter, value, ...)                                           \
     hotbed_error_value(hotbed_fail((status), __VA_ARGS__), (parameter), (value))
 #define hotbed_fail_limit(status, parameter, value, limit, ...)                                    \
@@ -31,6 +32,24 @@ HOTBED_PRINTF(2, 3) hotbed_status hotbed_fail(hotbed_status status, const char *
     hotbed_error_rank(hotbed_fail((status), __VA_ARGS__), (rank))
 #define hotbed_fail_path(status, path, ...)                                                        \
     hotbed_error_path(hotbed_fail((status), __VA_ARGS__), (path))
+#define hotbed_fail_feature(status, feature, ...)                                                  \
+    hotbed_error_feature(hotbed_fail((status), __VA_ARGS__), (feature))
+#define hotbed_fail_table_value(status, table, ...)                                                \
+    hotbed_error_table(hotbed_fail_value((status), __VA_ARGS__), (table))
+#define hotbed_fail_table_limit(status, table, ...)                                                \
+    hotbed_error_table(hotbed_fail_limit((status), __VA_ARGS__), (table))
+#define hotbed_fail_table_key(status, table, key, key_type, ...)                                   \
+    hotbed_error_key(hotbed_fail_table((status), (table), __VA_ARGS__), (key), (key_type))
+#define hotbed_fail_rank_value(status, rank, ...)                                                  \
+    hotbed_error_rank(hotbed_fail_value((status), __VA_ARGS__), (rank))
+#define hotbed_fail_rank_limit(status, rank, ...)                                                  \
+    hotbed_error_rank(hotbed_fail_limit((status), __VA_ARGS__), (rank))
+#define hotbed_fail_path_value(status, path, ...)                                                  \
+    hotbed_error_path(hotbed_fail_value((status), __VA_ARGS__), (path))
+#define hotbed_fail_path_limit(status, path, ...)                                                  \
+    hotbed_error_path(hotbed_fail_limit((status), __VA_ARGS__), (path))
+#define hotbed_fail_path_table(status, path, ...)                                                  \
+    hotbed_error_path(hotbed_fail_table((status), __VA_ARGS__), (path))
 
 /* Return ARGUMENT: the parameter is NULL. The text begins with `function` if it is not NULL. */
 hotbed_status hotbed_fail_null_of(const char *function, const char *parameter);

@@ -315,12 +315,11 @@ static hotbed_status twice(const hotbed_chain_head *head) {
     const hotbed_manifest *m = part->shard->manifest;
     char text[HOTBED_KEY_TEXT_BYTES];
     return hotbed_error_path(
-        hotbed_error_key(
-            hotbed_fail_table(
-                HOTBED_ERR_CORRUPT, part->table->name, "%s: %s: key %s is in two shards",
-                part->shard->file.name, part->table->name,
-                hotbed_key_text(head->key, hotbed_manifest_origin(m, part->table)->key_type, text)),
-            head->key, hotbed_manifest_origin(m, part->table)->key_type),
+        hotbed_fail_table_key(
+            HOTBED_ERR_CORRUPT, part->table->name, head->key,
+            hotbed_manifest_origin(m, part->table)->key_type, "%s: %s: key %s is in two shards",
+            part->shard->file.name, part->table->name,
+            hotbed_key_text(head->key, hotbed_manifest_origin(m, part->table)->key_type, text)),
         part->shard->file.name);
 }
 

@@ -94,13 +94,11 @@ static hotbed_status check_comm(const hotbed_comm *comm, const hotbed_checkpoint
         return HOTBED_OK;
     uint32_t world = share->world == 0 ? 1 : share->world;
     if (share->rank != hotbed_comm_rank(comm) || world != hotbed_comm_size(comm))
-        return hotbed_error_rank(
-            hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "share", share->rank, hotbed_comm_rank(comm),
-                "checkpoint: share says rank %" PRIu32 " of %" PRIu32 ", the communicator %" PRIu32
-                " of %" PRIu32,
-                share->rank, world, hotbed_comm_rank(comm), hotbed_comm_size(comm)),
-            share->rank);
+        return hotbed_fail_rank_limit(
+            HOTBED_ERR_ARGUMENT, share->rank, "share", share->rank, hotbed_comm_rank(comm),
+            "checkpoint: share says rank %" PRIu32 " of %" PRIu32 ", the communicator %" PRIu32
+            " of %" PRIu32,
+            share->rank, world, hotbed_comm_rank(comm), hotbed_comm_size(comm));
     return HOTBED_OK;
 }
 

@@ -117,11 +117,9 @@ static hotbed_status check_file(hotbed_draft *draft, const char *name, uint64_t 
     if (status == HOTBED_OK)
         status = hotbed_io_size(&file, &found);
     if (status == HOTBED_OK && found != bytes)
-        status = hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_IO, NULL, (double)found, (double)bytes,
-                "%s has %" PRIu64 " bytes, %" PRIu64 " were written", file.name, found, bytes),
-            file.name);
+        status = hotbed_fail_path_limit(
+            HOTBED_ERR_IO, file.name, NULL, (double)found, (double)bytes,
+            "%s has %" PRIu64 " bytes, %" PRIu64 " were written", file.name, found, bytes);
     hotbed_io_drop(&file);
     return status;
 }
@@ -262,11 +260,9 @@ static hotbed_status add_shard(
     if (status == HOTBED_OK)
         status = hotbed_manifest_add_shard(file.name, text, bytes, number, m);
     if (status == HOTBED_OK && m->world != world)
-        status = hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_STATE, "world", m->world, world,
-                "%s has %" PRIu32 " ranks, expected %" PRIu32, file.name, m->world, world),
-            file.name);
+        status = hotbed_fail_path_limit(
+            HOTBED_ERR_STATE, file.name, "world", m->world, world,
+            "%s has %" PRIu32 " ranks, expected %" PRIu32, file.name, m->world, world);
     hotbed_delete(text);
     hotbed_io_drop(&file);
     HOTBED_TRY(status);

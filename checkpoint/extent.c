@@ -71,12 +71,10 @@ hotbed_digest hotbed_extent_root(
 
 hotbed_status hotbed_extent_end(hotbed_extent_stream *s) {
     if (s->done != s->extent.bytes)
-        return hotbed_error_table(
-            hotbed_fail_limit(
-                HOTBED_ERR_STATE, NULL, (double)s->done, (double)s->extent.bytes,
-                "%s/%s: %" PRIu64 " bytes of the %" PRIu64 " that were planned", s->table,
-                s->column, s->done, s->extent.bytes),
-            s->table);
+        return hotbed_fail_table_limit(
+            HOTBED_ERR_STATE, s->table, NULL, (double)s->done, (double)s->extent.bytes,
+            "%s/%s: %" PRIu64 " bytes of the %" PRIu64 " that were planned", s->table, s->column,
+            s->done, s->extent.bytes);
     return HOTBED_OK;
 }
 
@@ -95,12 +93,10 @@ static hotbed_status damaged(
     hotbed_digest_text(found, a);
     hotbed_digest_text(right, b);
     return hotbed_error_path(
-        hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_CORRUPT, NULL, (double)block,
-                "%s: %s/%s: block %" PRIu64 " is damaged: digest %s, expected %s", file, table,
-                column, block, a, b),
-            table),
+        hotbed_fail_table_value(
+            HOTBED_ERR_CORRUPT, table, NULL, (double)block,
+            "%s: %s/%s: block %" PRIu64 " is damaged: digest %s, expected %s", file, table, column,
+            block, a, b),
         file);
 }
 
@@ -254,11 +250,9 @@ static hotbed_status ready(hotbed_extent_stream *s, size_t bytes) {
         return HOTBED_OK;
     if (s->done == s->extent.bytes)
         return hotbed_error_path(
-            hotbed_error_table(
-                hotbed_fail_value(
-                    HOTBED_ERR_CORRUPT, NULL, (double)bytes, "%s: %s/%s ends %zu bytes early",
-                    s->file->name, s->table, s->column, bytes),
-                s->table),
+            hotbed_fail_table_value(
+                HOTBED_ERR_CORRUPT, s->table, NULL, (double)bytes, "%s: %s/%s ends %zu bytes early",
+                s->file->name, s->table, s->column, bytes),
             s->file->name);
     return fill(s);
 }
@@ -289,12 +283,10 @@ hotbed_status hotbed_extent_check_root(const hotbed_extent_stream *s) {
         return HOTBED_OK;
     hotbed_digest_text(found, a);
     hotbed_digest_text(s->extent.root, b);
-    return hotbed_error_path(
-        hotbed_fail_table(
-            HOTBED_ERR_CORRUPT, s->table,
-            "%s: %s/%s is damaged: its blocks' digests give root %s, expected %s", s->file->name,
-            s->table, s->column, a, b),
-        s->file->name);
+    return hotbed_fail_path_table(
+        HOTBED_ERR_CORRUPT, s->file->name, s->table,
+        "%s: %s/%s is damaged: its blocks' digests give root %s, expected %s", s->file->name,
+        s->table, s->column, a, b);
 }
 
 hotbed_status hotbed_extent_check_bytes(

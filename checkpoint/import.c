@@ -99,11 +99,10 @@ static hotbed_status find_places(
         qsort(places, *n, sizeof *places, hash ? by_bucket_then_key : by_key);
     for (uint64_t i = 1; i < *n && status == HOTBED_OK; i++)
         if (places[i].key == places[i - 1].key)
-            status = hotbed_error_key(
-                hotbed_fail_table(
-                    HOTBED_ERR_STATE, t->name, "table '%s': key %s occurs twice", t->name,
-                    hotbed_key_text(places[i].key, w->import->key_type, text)),
-                places[i].key, w->import->key_type);
+            status = hotbed_fail_table_key(
+                HOTBED_ERR_STATE, t->name, places[i].key, w->import->key_type,
+                "table '%s': key %s occurs twice", t->name,
+                hotbed_key_text(places[i].key, w->import->key_type, text));
     if (status != HOTBED_OK) {
         hotbed_delete(places);
         return status;
@@ -149,11 +148,9 @@ static hotbed_status invert_ages(
     const hotbed_import_table *t, uint64_t n, uint64_t unit, uint64_t *words) {
     uint64_t most = largest(n, words);
     if (most > INT64_MAX)
-        return hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_CORRUPT, NULL, (double)(int64_t)most,
-                "table '%s': age %" PRId64 " is negative", t->name, (int64_t)most),
-            t->name);
+        return hotbed_fail_table_value(
+            HOTBED_ERR_CORRUPT, t->name, NULL, (double)(int64_t)most,
+            "table '%s': age %" PRId64 " is negative", t->name, (int64_t)most);
     uint64_t now = t->now > most / unit ? t->now : most / unit + 1;
     for (uint64_t i = 0; i < n; i++)
         words[i] = now - words[i] / unit;
@@ -306,12 +303,10 @@ static hotbed_status write_counted(importer *w, const hotbed_import_table *t) {
             counts->file, &count, sizeof count, counts->offset + places[i].row * counts->stride);
         if (status == HOTBED_OK && count > HOTBED_SCORE_MOST)
             status = hotbed_error_key(
-                hotbed_error_table(
-                    hotbed_fail_limit(
-                        HOTBED_ERR_UNSUPPORTED, NULL, (double)count, 0x1p52 - 1,
-                        "table '%s': key %s is counted %" PRIu64 " times, at most 2^52 - 1",
-                        t->name, hotbed_key_text(places[i].key, w->import->key_type, text), count),
-                    t->name),
+                hotbed_fail_table_limit(
+                    HOTBED_ERR_UNSUPPORTED, t->name, NULL, (double)count, 0x1p52 - 1,
+                    "table '%s': key %s is counted %" PRIu64 " times, at most 2^52 - 1", t->name,
+                    hotbed_key_text(places[i].key, w->import->key_type, text), count),
                 places[i].key, w->import->key_type);
         if (status == HOTBED_OK)
             status = hotbed_shard_writer_column(

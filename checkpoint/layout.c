@@ -303,13 +303,10 @@ static hotbed_status compare(
         at++;
     if (same_size && at == bytes)
         return HOTBED_OK;
-    return hotbed_error_path(
-        hotbed_fail_value(
-            HOTBED_ERR_CORRUPT, NULL, (double)at,
-            "%s: its HDF5 metadata is not what %s makes for this MANIFEST, from byte %" PRIu64
-            " on",
-            file, m->writer, at),
-        file);
+    return hotbed_fail_path_value(
+        HOTBED_ERR_CORRUPT, file, NULL, (double)at,
+        "%s: its HDF5 metadata is not what %s makes for this MANIFEST, from byte %" PRIu64 " on",
+        file, m->writer, at);
 }
 
 hotbed_status hotbed_layout_check(

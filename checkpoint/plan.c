@@ -121,12 +121,10 @@ static hotbed_status same_tables(
     const char *path, const hotbed_manifest *parent, const hotbed_checkpoint_share *share,
     const hotbed_manifest *m) {
     if (parent->num_tables != m->num_tables)
-        return hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_STATE, "num_tables", parent->num_tables, m->num_tables,
-                "%s has %" PRIu32 " tables, not %" PRIu32 ": save a full checkpoint", path,
-                parent->num_tables, m->num_tables),
-            path);
+        return hotbed_fail_path_limit(
+            HOTBED_ERR_STATE, path, "num_tables", parent->num_tables, m->num_tables,
+            "%s has %" PRIu32 " tables, not %" PRIu32 ": save a full checkpoint", path,
+            parent->num_tables, m->num_tables);
     for (uint32_t t = 0; t < m->num_tables; t++) {
         const hotbed_manifest_table *x = &parent->tables[t], *y = &m->tables[t];
         if (strcmp(x->name, y->name) != 0 || x->kind != y->kind || x->dtype != y->dtype ||
@@ -134,23 +132,19 @@ static hotbed_status same_tables(
             x->bucket_bits != y->bucket_bits || x->times != y->times ||
             hotbed_manifest_optimizer(parent, x) != hotbed_manifest_optimizer(m, y) ||
             (share->world == 1 && x->capacity != y->capacity))
-            return hotbed_error_path(
-                hotbed_fail_table(
-                    HOTBED_ERR_STATE, y->name,
-                    "table '%s' is another one than in %s, or has another place: save a full "
-                    "checkpoint",
-                    y->name, path),
-                path);
+            return hotbed_fail_path_table(
+                HOTBED_ERR_STATE, path, y->name,
+                "table '%s' is another one than in %s, or has another place: save a full "
+                "checkpoint",
+                y->name, path);
         if (!hotbed_share_is(share, t, parent, x))
             return hotbed_error_path(
-                hotbed_error_table(
-                    hotbed_fail_limit(
-                        HOTBED_ERR_STATE, "world", share->world, parent->world,
-                        "the rows of table '%s' are assigned to %" PRIu32
-                        " ranks in another way than in %s, which has %" PRIu32
-                        " ranks: save a full checkpoint",
-                        x->name, share->world, path, parent->world),
-                    x->name),
+                hotbed_fail_table_limit(
+                    HOTBED_ERR_STATE, x->name, "world", share->world, parent->world,
+                    "the rows of table '%s' are assigned to %" PRIu32
+                    " ranks in another way than in %s, which has %" PRIu32
+                    " ranks: save a full checkpoint",
+                    x->name, share->world, path, parent->world),
                 path);
     }
     return HOTBED_OK;

@@ -104,12 +104,10 @@ static hotbed_status match_table(reader *r, uint32_t number) {
     r->is_new[number] = found == UINT32_MAX;
     if (found == UINT32_MAX)
         return !r->strict ? HOTBED_OK
-                          : hotbed_error_path(
-                                hotbed_fail_table(
-                                    HOTBED_ERR_STATE, info.name,
-                                    "%s has no table '%s', which the storage has",
-                                    r->links[0].directory.name, info.name),
-                                r->links[0].directory.name);
+                          : hotbed_fail_path_table(
+                                HOTBED_ERR_STATE, r->links[0].directory.name, info.name,
+                                "%s has no table '%s', which the storage has",
+                                r->links[0].directory.name, info.name);
     const hotbed_manifest_table *table = &m->tables[found];
     if (table->kind != info.kind) {
         r->taken[found] = HOTBED_TAKEN_KIND;
@@ -171,21 +169,18 @@ static hotbed_status match(reader *r) {
         left = r->numbers[i] == UINT32_MAX ? i : left;
     }
     if (loaded == 0)
-        return hotbed_error_path(
-            hotbed_fail_table(
-                HOTBED_ERR_STATE, m->tables[0].name,
-                "%s has no rows for any table of the storages; it has table '%s'",
-                r->links[0].directory.name, m->tables[0].name),
-            r->links[0].directory.name);
+        return hotbed_fail_path_table(
+            HOTBED_ERR_STATE, r->links[0].directory.name, m->tables[0].name,
+            "%s has no rows for any table of the storages; it has table '%s'",
+            r->links[0].directory.name, m->tables[0].name);
     if (r->strict && loaded < m->num_tables)
         return hotbed_error_path(
-            hotbed_error_table(
-                hotbed_fail_limit(
-                    HOTBED_ERR_STATE, NULL, m->num_tables, r->storages->num_tables,
-                    "%s has %" PRIu32 " tables, but the storages have %" PRIu32
-                    ": the storages have no table '%s'",
-                    r->links[0].directory.name, m->num_tables, r->storages->num_tables,
-                    m->tables[left].name),
+            hotbed_fail_table_limit(
+                HOTBED_ERR_STATE, m->tables[left].name, NULL, m->num_tables,
+                r->storages->num_tables,
+                "%s has %" PRIu32 " tables, but the storages have %" PRIu32
+                ": the storages have no table '%s'",
+                r->links[0].directory.name, m->num_tables, r->storages->num_tables,
                 m->tables[left].name),
             r->links[0].directory.name);
     return HOTBED_OK;
@@ -476,13 +471,11 @@ static hotbed_status count_table(reader *r, uint32_t table, uint64_t *rows) {
     for (uint32_t i = 0; i < r->num_links; i++)
         most += r->links[i].manifest.tables[table].rows;
     return *rows <= most ? HOTBED_OK
-                         : hotbed_error_table(
-                               hotbed_fail_limit(
-                                   HOTBED_ERR_STATE, NULL, (double)*rows, (double)most,
-                                   "table '%s' was changed while it was loaded: %" PRIu64
-                                   " keys, expected %" PRIu64,
-                                   saved->name, *rows, most),
-                               saved->name);
+                         : hotbed_fail_table_limit(
+                               HOTBED_ERR_STATE, saved->name, NULL, (double)*rows, (double)most,
+                               "table '%s' was changed while it was loaded: %" PRIu64
+                               " keys, expected %" PRIu64,
+                               saved->name, *rows, most);
 }
 
 static hotbed_status clear(reader *r) {
@@ -660,12 +653,10 @@ static hotbed_status compare_links(const reader *r) {
                 rank, r->links[0].directory.name),
             r->links[0].directory.name);
     else if (own.num_links != first.num_links)
-        status = hotbed_error_rank(
-            hotbed_fail_limit(
-                HOTBED_ERR_STATE, NULL, (double)own.num_links - 1, (double)first.num_links - 1,
-                "rank %" PRIu32 " loads %" PRIu64 " increments, rank 0 %" PRIu64, rank,
-                own.num_links - 1, first.num_links - 1),
-            rank);
+        status = hotbed_fail_rank_limit(
+            HOTBED_ERR_STATE, rank, NULL, (double)own.num_links - 1, (double)first.num_links - 1,
+            "rank %" PRIu32 " loads %" PRIu64 " increments, rank 0 %" PRIu64, rank,
+            own.num_links - 1, first.num_links - 1);
     else if (!hotbed_digest_equal(own.all, first.all))
         status = hotbed_fail_rank(
             HOTBED_ERR_STATE, rank, "rank %" PRIu32 " loads other increments than rank 0", rank);
@@ -855,12 +846,11 @@ static hotbed_status read_blob(
             directory->name, name, m->num_blobs, m->num_blobs == 0 ? "" : ", the first is ",
             m->num_blobs == 0 ? "" : m->blobs[0].name);
     if (data != NULL && *bytes < blob->extent.bytes)
-        return hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "bytes", (double)*bytes, (double)blob->extent.bytes,
-                "%s: blob '%s' has %" PRIu64 " bytes, but the buffer has %" PRIu64, directory->name,
-                name, blob->extent.bytes, *bytes),
-            directory->name);
+        return hotbed_fail_path_limit(
+            HOTBED_ERR_ARGUMENT, directory->name, "bytes", (double)*bytes,
+            (double)blob->extent.bytes,
+            "%s: blob '%s' has %" PRIu64 " bytes, but the buffer has %" PRIu64, directory->name,
+            name, blob->extent.bytes, *bytes);
     hotbed_shard_reader shard;
     hotbed_status status = HOTBED_OK;
     if (data != NULL) {

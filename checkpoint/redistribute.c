@@ -501,13 +501,12 @@ static hotbed_status check_edges(const rounds *d) {
             char key[HOTBED_KEY_TEXT_BYTES], shard[32];
             hotbed_shard_name((uint32_t)at->first_shard, m->world, shard);
             return hotbed_error_path(
-                hotbed_error_key(
-                    hotbed_fail_table(
-                        HOTBED_ERR_CORRUPT, table->name, "%s/%s: %s: key %s is out of order",
-                        d->job->directory->name, shard, table->name,
-                        hotbed_key_text(
-                            at->first_key, hotbed_manifest_origin(m, table)->key_type, key)),
-                    at->first_key, hotbed_manifest_origin(m, table)->key_type),
+                hotbed_fail_table_key(
+                    HOTBED_ERR_CORRUPT, table->name, at->first_key,
+                    hotbed_manifest_origin(m, table)->key_type, "%s/%s: %s: key %s is out of order",
+                    d->job->directory->name, shard, table->name,
+                    hotbed_key_text(
+                        at->first_key, hotbed_manifest_origin(m, table)->key_type, key)),
                 d->job->directory->name);
         }
         before = &d->received[p];

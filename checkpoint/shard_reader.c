@@ -15,11 +15,9 @@ static hotbed_status read_text(hotbed_io_file *file, hotbed_manifest *out) {
     uint64_t bytes = 0;
     HOTBED_TRY(hotbed_io_size(file, &bytes));
     if (bytes > HOTBED_MANIFEST_BYTES_MAX)
-        return hotbed_error_path(
-            hotbed_fail_value(
-                HOTBED_ERR_CORRUPT, NULL, (double)bytes,
-                "%s has %" PRIu64 " bytes, more than is allowed", file->name, bytes),
-            file->name);
+        return hotbed_fail_path_value(
+            HOTBED_ERR_CORRUPT, file->name, NULL, (double)bytes,
+            "%s has %" PRIu64 " bytes, more than is allowed", file->name, bytes);
     char *text = hotbed_new(bytes);
     if (text == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for a manifest", bytes);
@@ -57,11 +55,9 @@ hotbed_status hotbed_shard_reader_open(
     HOTBED_TRY(hotbed_io_open_member(directory, name, &r->file));
     HOTBED_TRY(hotbed_io_size(&r->file, &bytes));
     if (bytes != shard->bytes)
-        return hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_CORRUPT, NULL, (double)bytes, (double)shard->bytes,
-                "%s has %" PRIu64 " bytes, expected %" PRIu64, r->file.name, bytes, shard->bytes),
-            r->file.name);
+        return hotbed_fail_path_limit(
+            HOTBED_ERR_CORRUPT, r->file.name, NULL, (double)bytes, (double)shard->bytes,
+            "%s has %" PRIu64 " bytes, expected %" PRIu64, r->file.name, bytes, shard->bytes);
     r->blocks = hotbed_new(shard->blocks.bytes);
     if (r->blocks == NULL)
         return hotbed_fail(
@@ -69,11 +65,9 @@ hotbed_status hotbed_shard_reader_open(
     HOTBED_TRY(hotbed_io_read(&r->file, r->blocks, shard->blocks.bytes, shard->blocks.offset));
     hotbed_digest root = hotbed_digest_root(r->blocks, shard->blocks.bytes, m->block_bytes);
     if (!hotbed_digest_equal(root, shard->blocks.root))
-        return hotbed_error_path(
-            hotbed_fail_value(
-                HOTBED_ERR_CORRUPT, NULL, (double)shard->blocks.offset,
-                "%s: integrity/blocks is damaged at %" PRIu64, r->file.name, shard->blocks.offset),
-            r->file.name);
+        return hotbed_fail_path_value(
+            HOTBED_ERR_CORRUPT, r->file.name, NULL, (double)shard->blocks.offset,
+            "%s: integrity/blocks is damaged at %" PRIu64, r->file.name, shard->blocks.offset);
     return HOTBED_OK;
 }
 
@@ -135,23 +129,19 @@ hotbed_status hotbed_shard_reader_blob(hotbed_shard_reader *r, uint32_t number, 
     hotbed_digest root = hotbed_digest_root(out, blob->extent.bytes, r->manifest->block_bytes);
     if (hotbed_digest_equal(root, blob->extent.root))
         return HOTBED_OK;
-    return hotbed_error_path(
-        hotbed_fail_value(
-            HOTBED_ERR_CORRUPT, NULL, (double)blob->extent.offset,
-            "%s: blob '%s' is damaged at %" PRIu64, r->file.name, blob->name, blob->extent.offset),
-        r->file.name);
+    return hotbed_fail_path_value(
+        HOTBED_ERR_CORRUPT, r->file.name, NULL, (double)blob->extent.offset,
+        "%s: blob '%s' is damaged at %" PRIu64, r->file.name, blob->name, blob->extent.offset);
 }
 
 /* --- a part ------------------------------------------------------------------------------------------ */
 
 static hotbed_status miscounted(const hotbed_part_reader *p) {
     return hotbed_error_path(
-        hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_CORRUPT, NULL, (double)p->part->rows,
-                "%s: %s: the bucket counts do not match the %" PRIu64 " rows of the part",
-                p->shard->file.name, p->table->name, p->part->rows),
-            p->table->name),
+        hotbed_fail_table_value(
+            HOTBED_ERR_CORRUPT, p->table->name, NULL, (double)p->part->rows,
+            "%s: %s: the bucket counts do not match the %" PRIu64 " rows of the part",
+            p->shard->file.name, p->table->name, p->part->rows),
         p->shard->file.name);
 }
 
@@ -330,14 +320,12 @@ static hotbed_status check_owner(const hotbed_part_reader *p, const char *column
         return HOTBED_OK;
     return hotbed_error_path(
         hotbed_error_rank(
-            hotbed_error_key(
-                hotbed_fail_table(
-                    HOTBED_ERR_CORRUPT, p->table->name,
-                    "%s: %s%s: key %s is in the wrong shard: the route %s gives it to rank "
-                    "%" PRIu32,
-                    p->shard->file.name, p->table->name, column, text_of(p, key, text),
-                    hotbed_route_name(p->route.kind), owner),
-                key, key_type_of(p)),
+            hotbed_fail_table_key(
+                HOTBED_ERR_CORRUPT, p->table->name, key, key_type_of(p),
+                "%s: %s%s: key %s is in the wrong shard: the route %s gives it to rank "
+                "%" PRIu32,
+                p->shard->file.name, p->table->name, column, text_of(p, key, text),
+                hotbed_route_name(p->route.kind), owner),
             owner),
         p->shard->file.name);
 }
@@ -352,12 +340,10 @@ static hotbed_status check_keys(hotbed_part_reader *p, const uint64_t *keys, uin
                        (bucket == p->last_bucket && keys[i] > p->last_key);
         if (!ascends || bucket < p->part->first || bucket >= p->part->end)
             return hotbed_error_path(
-                hotbed_error_key(
-                    hotbed_fail_table(
-                        HOTBED_ERR_CORRUPT, p->table->name,
-                        "%s: %s: key %s of bucket %" PRIu64 " is out of order or not of this part",
-                        p->shard->file.name, p->table->name, text_of(p, keys[i], text), bucket),
-                    keys[i], key_type_of(p)),
+                hotbed_fail_table_key(
+                    HOTBED_ERR_CORRUPT, p->table->name, keys[i], key_type_of(p),
+                    "%s: %s: key %s of bucket %" PRIu64 " is out of order or not of this part",
+                    p->shard->file.name, p->table->name, text_of(p, keys[i], text), bucket),
                 p->shard->file.name);
         HOTBED_TRY(check_owner(p, "", keys[i]));
         if (p->counts) {
@@ -380,12 +366,10 @@ static hotbed_status check_rows(hotbed_part_reader *p, const uint64_t *keys, uin
         if ((p->any && keys[i] <= p->last_key) || keys[i] < p->numbers.first ||
             from % p->numbers.step != 0 || from / p->numbers.step >= p->part->end - p->part->first)
             return hotbed_error_path(
-                hotbed_error_key(
-                    hotbed_fail_table(
-                        HOTBED_ERR_CORRUPT, p->table->name,
-                        "%s: %s: row %" PRIu64 " is out of order or not of this shard",
-                        p->shard->file.name, p->table->name, keys[i]),
-                    keys[i], HOTBED_KEY_U64),
+                hotbed_fail_table_key(
+                    HOTBED_ERR_CORRUPT, p->table->name, keys[i], HOTBED_KEY_U64,
+                    "%s: %s: row %" PRIu64 " is out of order or not of this shard",
+                    p->shard->file.name, p->table->name, keys[i]),
                 p->shard->file.name);
         p->last_key = keys[i];
         p->any = true;
@@ -403,15 +387,12 @@ static hotbed_status check_words(
         memcpy(&word, (const char *)words + i * sizeof word, sizeof word);
         if (word > HOTBED_SCORE_MOST)
             return hotbed_error_path(
-                hotbed_error_table(
-                    hotbed_fail_limit(
-                        HOTBED_ERR_UNSUPPORTED, NULL, (double)word, 0x1p52 - 1,
-                        "%s: %s/%s: %" PRIu64 " is over 2^52 - 1", p->shard->file.name,
-                        p->table->name,
-                        hotbed_manifest_column_name(
-                            hotbed_manifest_optimizer(p->shard->manifest, p->table), column),
-                        word),
-                    p->table->name),
+                hotbed_fail_table_limit(
+                    HOTBED_ERR_UNSUPPORTED, p->table->name, NULL, (double)word, 0x1p52 - 1,
+                    "%s: %s/%s: %" PRIu64 " is over 2^52 - 1", p->shard->file.name, p->table->name,
+                    hotbed_manifest_column_name(
+                        hotbed_manifest_optimizer(p->shard->manifest, p->table), column),
+                    word),
                 p->shard->file.name);
     }
     return HOTBED_OK;
@@ -476,12 +457,10 @@ hotbed_status hotbed_part_reader_keys(
             !last->any || bucket > last->bucket || (bucket == last->bucket && keys[i] > last->key);
         if (!ascends || bucket < p->part->first || bucket >= p->part->end)
             return hotbed_error_path(
-                hotbed_error_key(
-                    hotbed_fail_table(
-                        HOTBED_ERR_CORRUPT, p->table->name,
-                        "%s: %s%s: key %s is out of order or not of this part", p->shard->file.name,
-                        p->table->name, name, text_of(p, keys[i], text)),
-                    keys[i], key_type_of(p)),
+                hotbed_fail_table_key(
+                    HOTBED_ERR_CORRUPT, p->table->name, keys[i], key_type_of(p),
+                    "%s: %s%s: key %s is out of order or not of this part", p->shard->file.name,
+                    p->table->name, name, text_of(p, keys[i], text)),
                 p->shard->file.name);
         HOTBED_TRY(check_owner(p, name, keys[i]));
         *last = (hotbed_last_key){.any = true, .bucket = bucket, .key = keys[i]};

@@ -12,20 +12,16 @@ static hotbed_status check_route(
     hotbed_table_info info;
     HOTBED_TRY(hotbed_storages_info(storages, table, &info));
     if (route->world != share->world)
-        return hotbed_error_table(
-            hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "routes", route->world, share->world,
-                "share: the route of table '%s' has %" PRIu32 " ranks, expected %" PRIu32,
-                info.name, route->world, share->world),
-            info.name);
+        return hotbed_fail_table_limit(
+            HOTBED_ERR_ARGUMENT, info.name, "routes", route->world, share->world,
+            "share: the route of table '%s' has %" PRIu32 " ranks, expected %" PRIu32, info.name,
+            route->world, share->world);
     if (info.kind == HOTBED_TABLE_HASH && route->kind == HOTBED_ROUTE_ROUND_ROBIN &&
         route->rows != 0)
-        return hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, "routes", (double)route->rows,
-                "share: table '%s' stores keys, but its route numbers %" PRIu64 " rows", info.name,
-                route->rows),
-            info.name);
+        return hotbed_fail_table_value(
+            HOTBED_ERR_ARGUMENT, info.name, "routes", (double)route->rows,
+            "share: table '%s' stores keys, but its route numbers %" PRIu64 " rows", info.name,
+            route->rows);
     if (info.kind != HOTBED_TABLE_STATIC)
         return HOTBED_OK;
     if (route->kind != HOTBED_ROUTE_CONTINUOUS && route->kind != HOTBED_ROUTE_ROUND_ROBIN)
@@ -43,14 +39,11 @@ static hotbed_status check_route(
             "routes");
     if (hotbed_route_rows(route, share->rank) > info.capacity)
         return hotbed_error_rank(
-            hotbed_error_table(
-                hotbed_fail_limit(
-                    HOTBED_ERR_ARGUMENT, "routes", (double)hotbed_route_rows(route, share->rank),
-                    (double)info.capacity,
-                    "share: table '%s' has %" PRIu64
-                    " rows, but its route gives this rank %" PRIu64,
-                    info.name, info.capacity, hotbed_route_rows(route, share->rank)),
-                info.name),
+            hotbed_fail_table_limit(
+                HOTBED_ERR_ARGUMENT, info.name, "routes",
+                (double)hotbed_route_rows(route, share->rank), (double)info.capacity,
+                "share: table '%s' has %" PRIu64 " rows, but its route gives this rank %" PRIu64,
+                info.name, info.capacity, hotbed_route_rows(route, share->rank)),
             share->rank);
     return HOTBED_OK;
 }
@@ -62,12 +55,10 @@ hotbed_status hotbed_share_read(
     if (s.world == 0)
         s.world = 1;
     if (s.rank >= s.world || s.world > HOTBED_WORLD_MAX)
-        return hotbed_error_rank(
-            hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "rank", s.rank, s.world,
-                "share: rank %" PRIu32 " of %" PRIu32 ", at most %d", s.rank, s.world,
-                HOTBED_WORLD_MAX),
-            s.rank);
+        return hotbed_fail_rank_limit(
+            HOTBED_ERR_ARGUMENT, s.rank, "rank", s.rank, s.world,
+            "share: rank %" PRIu32 " of %" PRIu32 ", at most %d", s.rank, s.world,
+            HOTBED_WORLD_MAX);
     if (s.world > 1 && s.routes == NULL)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "world", s.world, "share: %" PRIu32 " ranks without routes",
@@ -88,14 +79,12 @@ hotbed_status hotbed_share_check_keys(
         uint32_t owner = hotbed_route_rank(&share->routes[table], keys[i]);
         if (owner != share->rank)
             return hotbed_error_rank(
-                hotbed_error_key(
-                    hotbed_fail_table(
-                        HOTBED_ERR_STATE, t->name,
-                        "table '%s': key %s is on rank %" PRIu32 ", but its route (%s) gives it "
-                        "to rank %" PRIu32,
-                        t->name, hotbed_key_text(keys[i], type, text), share->rank,
-                        hotbed_route_name(share->routes[table].kind), owner),
-                    keys[i], type),
+                hotbed_fail_table_key(
+                    HOTBED_ERR_STATE, t->name, keys[i], type,
+                    "table '%s': key %s is on rank %" PRIu32 ", but its route (%s) gives it "
+                    "to rank %" PRIu32,
+                    t->name, hotbed_key_text(keys[i], type, text), share->rank,
+                    hotbed_route_name(share->routes[table].kind), owner),
                 share->rank);
     }
     return HOTBED_OK;

@@ -47,12 +47,10 @@ hotbed_status hotbed_view_piece(
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
     uint32_t n = first_pieces(storage, &info, pieces);
     if (piece >= n + info.segments)
-        return hotbed_error_table(
-            hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "piece", piece, n + info.segments,
-                "table '%s' has %" PRIu32 " pieces, so there is no piece %" PRIu32, info.name,
-                n + info.segments, piece),
-            info.name);
+        return hotbed_fail_table_limit(
+            HOTBED_ERR_ARGUMENT, info.name, "piece", piece, n + info.segments,
+            "table '%s' has %" PRIu32 " pieces, so there is no piece %" PRIu32, info.name,
+            n + info.segments, piece);
     if (piece < n) {
         *out = pieces[piece];
         return HOTBED_OK;

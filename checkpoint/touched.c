@@ -38,13 +38,11 @@ hotbed_status hotbed_touched_list(
                 info.name),
             info.name);
     if (lost != 0)
-        return hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_STATE, "touched", (double)lost,
-                "table '%s': since the parent %" PRIu64 " more keys have left than "
-                "removed_capacity: save a full checkpoint, or raise it",
-                info.name, lost),
-            info.name);
+        return hotbed_fail_table_value(
+            HOTBED_ERR_STATE, info.name, "touched", (double)lost,
+            "table '%s': since the parent %" PRIu64 " more keys have left than "
+            "removed_capacity: save a full checkpoint, or raise it",
+            info.name, lost);
     HOTBED_TRY(hotbed_positions_changed(positions, table, since, stream, &keys));
     out->changed = keys.keys;
     out->num_changed = keys.n;

@@ -102,11 +102,9 @@ static hotbed_status check_file(const hotbed_io_file *directory, const char *nam
     HOTBED_TRY(hotbed_io_open_member(directory, name, &file));
     hotbed_status status = hotbed_io_size(&file, &bytes);
     if (status == HOTBED_OK && bytes != right)
-        status = hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_CORRUPT, NULL, (double)bytes, (double)right,
-                "%s has %" PRIu64 " bytes, expected %" PRIu64, file.name, bytes, right),
-            file.name);
+        status = hotbed_fail_path_limit(
+            HOTBED_ERR_CORRUPT, file.name, NULL, (double)bytes, (double)right,
+            "%s has %" PRIu64 " bytes, expected %" PRIu64, file.name, bytes, right);
     hotbed_io_drop(&file);
     return status;
 }
@@ -155,11 +153,9 @@ static hotbed_status only_zeros(hotbed_io_file *file, uint64_t from, uint64_t en
         HOTBED_TRY(hotbed_io_read(file, buffer, n, from));
         for (size_t i = 0; i < n; i++)
             if (buffer[i] != 0)
-                return hotbed_error_path(
-                    hotbed_fail_value(
-                        HOTBED_ERR_CORRUPT, NULL, (double)(from + i),
-                        "%s: byte %" PRIu64 " is in no extent, and not zero", file->name, from + i),
-                    file->name);
+                return hotbed_fail_path_value(
+                    HOTBED_ERR_CORRUPT, file->name, NULL, (double)(from + i),
+                    "%s: byte %" PRIu64 " is in no extent, and not zero", file->name, from + i);
         from += n;
     }
     return HOTBED_OK;

@@ -82,14 +82,13 @@ static hotbed_status pass_rows(row_stream *s, hotbed_staging *staging, uint64_t 
     char key[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++) {
         if (staging->found[i] == 0)
-            return hotbed_error_key(
-                hotbed_fail_table(
-                    HOTBED_ERR_STATE, s->table->name,
-                    "table '%s' was changed while it was saved: key %s is gone", s->table->name,
-                    hotbed_key_text(
-                        key_of(s, first + i),
-                        hotbed_manifest_origin(&s->w->manifest, s->table)->key_type, key)),
-                key_of(s, first + i), hotbed_manifest_origin(&s->w->manifest, s->table)->key_type);
+            return hotbed_fail_table_key(
+                HOTBED_ERR_STATE, s->table->name, key_of(s, first + i),
+                hotbed_manifest_origin(&s->w->manifest, s->table)->key_type,
+                "table '%s' was changed while it was saved: key %s is gone", s->table->name,
+                hotbed_key_text(
+                    key_of(s, first + i),
+                    hotbed_manifest_origin(&s->w->manifest, s->table)->key_type, key));
         keys[i] = key_of(s, first + i);
     }
     return s->take(s, first, n, staging->columns);
@@ -147,12 +146,10 @@ static hotbed_status sorted_keys(writer *w, uint32_t number, uint64_t rows, uint
             hotbed_storages_of(w->storages, number), hotbed_storages_number(w->storages, number),
             rows, unsorted, NULL, &found, w->stream);
     if (status == HOTBED_OK && found != rows)
-        status = hotbed_error_table(
-            hotbed_fail_limit(
-                HOTBED_ERR_STATE, NULL, (double)found, (double)rows,
-                "table '%s' was changed while it was saved: it had %" PRIu64 " keys, now %" PRIu64,
-                table->name, rows, found),
-            table->name);
+        status = hotbed_fail_table_limit(
+            HOTBED_ERR_STATE, table->name, NULL, (double)found, (double)rows,
+            "table '%s' was changed while it was saved: it had %" PRIu64 " keys, now %" PRIu64,
+            table->name, rows, found);
     if (status == HOTBED_OK)
         status = hotbed_share_check_keys(&w->share, &w->manifest, number, rows, unsorted);
     if (status == HOTBED_OK)

@@ -43,11 +43,9 @@ static hotbed_status check_options(
             "num_features is %u, but feature_tables is NULL", s->num_features);
     for (uint32_t f = 0; f < s->num_features; f++)
         if (s->feature_tables[f] >= s->num_tables)
-            return hotbed_error_feature(
-                hotbed_fail(
-                    HOTBED_ERR_ARGUMENT, "feature %u: table %u is not below %u", f,
-                    s->feature_tables[f], s->num_tables),
-                f);
+            return hotbed_fail_feature(
+                HOTBED_ERR_ARGUMENT, f, "feature %u: table %u is not below %u", f,
+                s->feature_tables[f], s->num_tables);
     HOTBED_TRY(hotbed_check_choice("plan", o->plan, HOTBED_PLAN_FIXED, HOTBED_PLAN_AUTO));
     HOTBED_TRY(hotbed_check_choice(
         "overflow", o->overflow, HOTBED_OVERFLOW_REPLAY, HOTBED_OVERFLOW_REPORT));
@@ -112,8 +110,7 @@ static hotbed_status copy_names(hotbed_sharded *c, const char *const *features) 
         bytes += strlen(c->tables[t].name) + 1;
     for (uint32_t f = 0; features != NULL && f < c->num_features; f++) {
         if (features[f] == NULL)
-            return hotbed_error_feature(
-                hotbed_fail(HOTBED_ERR_ARGUMENT, "the name of feature %u is NULL", f), f);
+            return hotbed_fail_feature(HOTBED_ERR_ARGUMENT, f, "the name of feature %u is NULL", f);
         bytes += strlen(features[f]) + 1;
     }
     c->texts = hotbed_new(bytes);
@@ -135,11 +132,9 @@ static hotbed_status copy_names(hotbed_sharded *c, const char *const *features) 
         at += n;
         for (uint32_t g = 0; g < f; g++)
             if (strcmp(c->features[g], c->features[f]) == 0)
-                return hotbed_error_feature(
-                    hotbed_fail(
-                        HOTBED_ERR_ARGUMENT, "features %u and %u are both called %s", g, f,
-                        c->features[f]),
-                    f);
+                return hotbed_fail_feature(
+                    HOTBED_ERR_ARGUMENT, f, "features %u and %u are both called %s", g, f,
+                    c->features[f]);
     }
     return HOTBED_OK;
 }
@@ -280,11 +275,9 @@ static hotbed_status choose_exchanges(hotbed_sharded *c) {
             "%s is given, but pooling is NONE", factors != NULL ? "pooling_factors" : "exchanges");
     for (uint32_t f = 0; factors != NULL && f < c->num_features; f++)
         if (!isfinite(factors[f]) || factors[f] < 0.0F)
-            return hotbed_error_feature(
-                hotbed_fail(
-                    HOTBED_ERR_ARGUMENT, "feature %u: pooling factor %g is negative or not finite",
-                    f, (double)factors[f]),
-                f);
+            return hotbed_fail_feature(
+                HOTBED_ERR_ARGUMENT, f, "feature %u: pooling factor %g is negative or not finite",
+                f, (double)factors[f]);
     double saved = 0.0;
     uint32_t rows = 0, ruled = 0;
     for (uint32_t t = 0; c->pooling != HOTBED_POOL_NONE && t < c->num_tables; t++) {
@@ -738,12 +731,10 @@ static hotbed_status create(
     c->dim = c->tables[0].dim;
     for (uint32_t t = 1; c->pooling == HOTBED_POOL_NONE && t < c->num_tables; t++)
         if (c->tables[t].dim != c->dim)
-            return hotbed_error_table(
-                hotbed_fail_value(
-                    HOTBED_ERR_ARGUMENT, "dim", (double)c->tables[t].dim,
-                    "table %s: dim %u is not the first table's %u", c->tables[t].name,
-                    c->tables[t].dim, c->dim),
-                c->tables[t].name);
+            return hotbed_fail_table_value(
+                HOTBED_ERR_ARGUMENT, c->tables[t].name, "dim", (double)c->tables[t].dim,
+                "table %s: dim %u is not the first table's %u", c->tables[t].name, c->tables[t].dim,
+                c->dim);
     HOTBED_TRY(hotbed_wire_create(c, stream));
     for (uint32_t g = 0; g < c->num_groups; g++) {
         c->groups[g].number = g;

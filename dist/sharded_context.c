@@ -85,10 +85,9 @@ static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
     for (uint32_t f = 0; f < c->num_features; f++)
         if (hotbed_part_find_feature(c, kjt, f, f) >= kjt->num_features) {
             if (c->features == NULL)
-                return hotbed_error_feature(
-                    hotbed_fail(HOTBED_ERR_ARGUMENT, "kjt: feature %u is missing", f), f);
-            return hotbed_error_feature(
-                hotbed_fail(HOTBED_ERR_ARGUMENT, "kjt: feature %s is missing", c->features[f]), f);
+                return hotbed_fail_feature(HOTBED_ERR_ARGUMENT, f, "kjt: feature %u is missing", f);
+            return hotbed_fail_feature(
+                HOTBED_ERR_ARGUMENT, f, "kjt: feature %s is missing", c->features[f]);
         }
     return HOTBED_OK;
 }

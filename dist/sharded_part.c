@@ -557,12 +557,10 @@ static hotbed_status read_sizes(hotbed_sharded_context *context, uint32_t number
         keys += in;
     }
     if (keys > path->bound)
-        return hotbed_error_rank(
-            hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, NULL, (double)keys, (double)path->bound,
-                "rank %u receives %llu keys, over %llu", context->rank, (unsigned long long)keys,
-                (unsigned long long)path->bound),
-            context->rank);
+        return hotbed_fail_rank_limit(
+            HOTBED_ERR_ARGUMENT, context->rank, NULL, (double)keys, (double)path->bound,
+            "rank %u receives %llu keys, over %llu", context->rank, (unsigned long long)keys,
+            (unsigned long long)path->bound);
     path->num_keys = keys;
     return HOTBED_OK;
 }

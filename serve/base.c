@@ -80,11 +80,9 @@ static hotbed_status group_reserve(const hotbed_base_table *from, group *g, uint
     if (records == NULL || items == NULL) {
         hotbed_delete(records);
         hotbed_delete(items);
-        return hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_MEMORY, NULL, (double)capacity,
-                "table '%s': no memory for %" PRIu64 " rows", from->name, capacity),
-            from->name);
+        return hotbed_fail_table_value(
+            HOTBED_ERR_MEMORY, from->name, NULL, (double)capacity,
+            "table '%s': no memory for %" PRIu64 " rows", from->name, capacity);
     }
     if (g->n > 0)
         memcpy(records, g->records, g->n * g->record_bytes);
@@ -187,11 +185,9 @@ static hotbed_status divide(const hotbed_base_table *from, size_t record_bytes, 
     s->parts = hotbed_new(parts * sizeof *s->parts);
     s->buffers = hotbed_new(parts * s->buffer_rows * record_bytes);
     if (s->parts == NULL || s->buffers == NULL)
-        return hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_MEMORY, NULL, (double)parts,
-                "table '%s': no memory to divide rows into %" PRIu64 " parts", from->name, parts),
-            from->name);
+        return hotbed_fail_table_value(
+            HOTBED_ERR_MEMORY, from->name, NULL, (double)parts,
+            "table '%s': no memory to divide rows into %" PRIu64 " parts", from->name, parts);
     for (uint64_t r = 0; r < from->rows; r++)
         s->parts[hotbed_rows_bucket(r, s->bits)].rows++;
     for (uint64_t p = 1; p < parts; p++)
@@ -223,12 +219,11 @@ static hotbed_status scatter(base *b, uint32_t table, scratch *s) {
         const void *rows = NULL;
         HOTBED_TRY(b->next(b->context, table, &n, &keys, &rows));
         if (n > b->from[table].rows - row)
-            return hotbed_error_table(
-                hotbed_fail_limit(
-                    HOTBED_ERR_CORRUPT, "rows", (double)(row + n), (double)b->from[table].rows,
-                    "table '%s' has %" PRIu64 " rows or more; the cut was to have %" PRIu64,
-                    b->from[table].name, row + n, b->from[table].rows),
-                b->from[table].name);
+            return hotbed_fail_table_limit(
+                HOTBED_ERR_CORRUPT, b->from[table].name, "rows", (double)(row + n),
+                (double)b->from[table].rows,
+                "table '%s' has %" PRIu64 " rows or more; the cut was to have %" PRIu64,
+                b->from[table].name, row + n, b->from[table].rows);
         for (uint64_t i = 0; i < n; i++, row++) {
             const uint64_t number = hotbed_rows_bucket(row, s->bits);
             part *p = &s->parts[number];
@@ -282,12 +277,10 @@ static hotbed_status describe(base *b, uint32_t n, hotbed_encoding encoding) {
     for (uint32_t t = 0; t < n; t++) {
         const hotbed_base_table *from = &b->from[t];
         if (from->rows > UINT32_MAX - 1)
-            return hotbed_error_table(
-                hotbed_fail_limit(
-                    HOTBED_ERR_UNSUPPORTED, "rows", (double)from->rows, UINT32_MAX - 1,
-                    "table '%s' has %" PRIu64 " rows; a cut has at most %" PRIu32, from->name,
-                    from->rows, UINT32_MAX - 1),
-                from->name);
+            return hotbed_fail_table_limit(
+                HOTBED_ERR_UNSUPPORTED, from->name, "rows", (double)from->rows, UINT32_MAX - 1,
+                "table '%s' has %" PRIu64 " rows; a cut has at most %" PRIu32, from->name,
+                from->rows, UINT32_MAX - 1);
         b->tables[t] = (hotbed_cut_table){
             .dim = from->dim,
             .encoding =

@@ -360,12 +360,10 @@ static hotbed_status add_starts(hotbed_rows_draft *f, uint64_t bucket) {
 }
 
 static hotbed_status fail_count(const hotbed_rows_draft *f, const char *more) {
-    return hotbed_error_table(
-        hotbed_fail_limit(
-            HOTBED_ERR_CORRUPT, "rows", (double)f->added, (double)f->to->rows,
-            "table '%s' has %" PRIu64 "%s rows; the cut was to have %" PRIu64, f->table, f->added,
-            more, f->to->rows),
-        f->table);
+    return hotbed_fail_table_limit(
+        HOTBED_ERR_CORRUPT, f->table, "rows", (double)f->added, (double)f->to->rows,
+        "table '%s' has %" PRIu64 "%s rows; the cut was to have %" PRIu64, f->table, f->added, more,
+        f->to->rows);
 }
 
 hotbed_status hotbed_rows_add(hotbed_rows_draft *f, uint64_t key, const unsigned char *row) {

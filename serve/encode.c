@@ -123,12 +123,10 @@ hotbed_status hotbed_cut_row_encode(
     float value = 0;
     if (!hotbed_row_encode(encoding, table->dim, dtype, stored, out, &value))
         return hotbed_error_key(
-            hotbed_error_table(
-                hotbed_fail_value(
-                    HOTBED_ERR_ARGUMENT, "encoding", (double)value,
-                    "table '%s', key %" PRIu64 ": %s does not have the value %g", table->name, key,
-                    hotbed_encoding_name(encoding), (double)value),
-                table->name),
+            hotbed_fail_table_value(
+                HOTBED_ERR_ARGUMENT, table->name, "encoding", (double)value,
+                "table '%s', key %" PRIu64 ": %s does not have the value %g", table->name, key,
+                hotbed_encoding_name(encoding), (double)value),
             key, 0);
     if (hotbed_cut_row_bytes(table) > at)
         memset(out + bytes, 0, at - bytes);

@@ -57,34 +57,28 @@ static hotbed_status find_table(
             f->v->number, name);
     const hotbed_cut_table *from = &cut->tables[out->from];
     if (from->dim != out->info.dim)
-        return hotbed_error_table(
-            hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "dim", out->info.dim, from->dim,
-                "reader_fill: table '%s' has dim %" PRIu32 "; in the cut it has %" PRIu32, name,
-                out->info.dim, from->dim),
-            name);
+        return hotbed_fail_table_limit(
+            HOTBED_ERR_ARGUMENT, name, "dim", out->info.dim, from->dim,
+            "reader_fill: table '%s' has dim %" PRIu32 "; in the cut it has %" PRIu32, name,
+            out->info.dim, from->dim);
     if (from->key_type != (uint32_t)hotbed_storage_key_type(storage))
         return hotbed_fail_table(
             HOTBED_ERR_ARGUMENT, name,
             "reader_fill: table '%s' has keys of another type in the cut", name);
     if (hotbed_float_bits(f->v->tables[out->from].missing) !=
         hotbed_float_bits(out->info.eval_value))
-        return hotbed_error_table(
-            hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "eval_initializer", (double)out->info.eval_value,
-                (double)f->v->tables[out->from].missing,
-                "reader_fill: missing keys of table '%s' read as %g; in the cut they are %g", name,
-                (double)out->info.eval_value, (double)f->v->tables[out->from].missing),
-            name);
+        return hotbed_fail_table_limit(
+            HOTBED_ERR_ARGUMENT, name, "eval_initializer", (double)out->info.eval_value,
+            (double)f->v->tables[out->from].missing,
+            "reader_fill: missing keys of table '%s' read as %g; in the cut they are %g", name,
+            (double)out->info.eval_value, (double)f->v->tables[out->from].missing);
     /* Rows that the cut does not have would keep their initial values. */
     const uint64_t keys = f->v->tables[out->from].keys;
     if (out->info.kind == HOTBED_TABLE_STATIC && out->info.capacity > keys)
-        return hotbed_error_table(
-            hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "capacity", (double)out->info.capacity, (double)keys,
-                "reader_fill: STATIC table '%s' has %" PRIu64 " rows; in the cut it has %" PRIu64,
-                name, out->info.capacity, keys),
-            name);
+        return hotbed_fail_table_limit(
+            HOTBED_ERR_ARGUMENT, name, "capacity", (double)out->info.capacity, (double)keys,
+            "reader_fill: STATIC table '%s' has %" PRIu64 " rows; in the cut it has %" PRIu64, name,
+            out->info.capacity, keys);
     return HOTBED_OK;
 }
 
@@ -244,14 +238,13 @@ static hotbed_status check_size(const filling *f, const pair *p) {
     if (p->info.kind == HOTBED_TABLE_STATIC)
         return HOTBED_OK;
     HOTBED_TRY(hotbed_storage_size(p->storage, p->to, &keys, NULL, f->stream));
-    return keys == wanted ? HOTBED_OK
-                          : hotbed_error_table(
-                                hotbed_fail_limit(
-                                    HOTBED_ERR_STATE, "capacity", (double)wanted, (double)keys,
-                                    "reader_fill: table '%s' holds %" PRIu64 " of the %" PRIu64
-                                    " keys of cut %" PRIu64 ": make it larger",
-                                    p->info.name, keys, wanted, f->v->number),
-                                p->info.name);
+    return keys == wanted
+               ? HOTBED_OK
+               : hotbed_fail_table_limit(
+                     HOTBED_ERR_STATE, p->info.name, "capacity", (double)wanted, (double)keys,
+                     "reader_fill: table '%s' holds %" PRIu64 " of the %" PRIu64
+                     " keys of cut %" PRIu64 ": make it larger",
+                     p->info.name, keys, wanted, f->v->number);
 }
 
 static hotbed_status fill_table(const filling *f, const pair *p) {
@@ -299,15 +292,13 @@ static hotbed_status check_steps(const filling *f, hotbed_storage *storage) {
             continue;
         first = first == NULL ? from : first;
         if (from->optimizer_steps != first->optimizer_steps)
-            return hotbed_error_table(
-                hotbed_fail_limit(
-                    HOTBED_ERR_UNSUPPORTED, "optimizer_steps", (double)from->optimizer_steps,
-                    (double)first->optimizer_steps,
-                    "reader_fill: in the cut, table '%s' has %" PRIu64
-                    " steps of the optimizer and table '%s' has %" PRIu64
-                    "; they cannot be in one storage",
-                    p.info.name, from->optimizer_steps, first->name, first->optimizer_steps),
-                p.info.name);
+            return hotbed_fail_table_limit(
+                HOTBED_ERR_UNSUPPORTED, p.info.name, "optimizer_steps",
+                (double)from->optimizer_steps, (double)first->optimizer_steps,
+                "reader_fill: in the cut, table '%s' has %" PRIu64
+                " steps of the optimizer and table '%s' has %" PRIu64
+                "; they cannot be in one storage",
+                p.info.name, from->optimizer_steps, first->name, first->optimizer_steps);
     }
     return HOTBED_OK;
 }

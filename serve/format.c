@@ -155,12 +155,10 @@ static hotbed_status fail_damaged(const char *name, const char *what) {
 static hotbed_status check_version(const char *name, uint32_t version) {
     return version == HOTBED_CUT_VERSION
                ? HOTBED_OK
-               : hotbed_error_path(
-                     hotbed_fail_limit(
-                         HOTBED_ERR_UNSUPPORTED, "format", version, HOTBED_CUT_VERSION,
-                         "%s has format %" PRIu32 "; this library reads %d", name, version,
-                         HOTBED_CUT_VERSION),
-                     name);
+               : hotbed_fail_path_limit(
+                     HOTBED_ERR_UNSUPPORTED, name, "format", version, HOTBED_CUT_VERSION,
+                     "%s has format %" PRIu32 "; this library reads %d", name, version,
+                     HOTBED_CUT_VERSION);
 }
 
 hotbed_status hotbed_cut_parse(
@@ -168,11 +166,9 @@ hotbed_status hotbed_cut_parse(
     const hotbed_cut_head *head = data;
     hotbed_digest end;
     if (bytes < hotbed_cut_bytes(1, 1))
-        return hotbed_error_path(
-            hotbed_fail_value(
-                HOTBED_ERR_CORRUPT, NULL, (double)bytes, "%s has %" PRIu64 " bytes, no cut", name,
-                bytes),
-            name);
+        return hotbed_fail_path_value(
+            HOTBED_ERR_CORRUPT, name, NULL, (double)bytes, "%s has %" PRIu64 " bytes, no cut", name,
+            bytes);
     memcpy(&end, (const char *)data + bytes - sizeof end, sizeof end);
     if (!hotbed_digest_equal(end, hotbed_digest_of(data, bytes - sizeof end)))
         return fail_damaged(name, "is damaged: its digest differs");
@@ -233,12 +229,9 @@ hotbed_status hotbed_rows_parse(
     uint32_t tables = cut->head->tables;
     uint64_t front = hotbed_rows_front_bytes(tables), end = front;
     if (bytes != part->bytes || bytes < front)
-        return hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_CORRUPT, NULL, (double)bytes, (double)part->bytes,
-                "%s has %" PRIu64 " bytes; the cut names a file of %" PRIu64, name, bytes,
-                part->bytes),
-            name);
+        return hotbed_fail_path_limit(
+            HOTBED_ERR_CORRUPT, name, NULL, (double)bytes, (double)part->bytes,
+            "%s has %" PRIu64 " bytes; the cut names a file of %" PRIu64, name, bytes, part->bytes);
     if (!hotbed_digest_equal(front_digest(data, front), part->digest) || !front_fits(data, front))
         return fail_damaged(name, "is damaged, or is not the file that the cut names");
     const hotbed_rows_table *table = (const void *)(head + 1);
@@ -351,12 +344,9 @@ hotbed_status hotbed_rows_check(
     if (head->rank < HOTBED_CUT_RANKS_MOST && head->number <= HOTBED_CUT_NUMBER_MOST)
         hotbed_rows_name(expected, head->number, head->rank);
     if (head->number == 0 || strcmp(expected, name) != 0)
-        return hotbed_error_path(
-            hotbed_fail_value(
-                HOTBED_ERR_CORRUPT, "number", (double)head->number,
-                "%s has the rows of rank %" PRIu32 " in cut %" PRIu64, name, head->rank,
-                head->number),
-            name);
+        return hotbed_fail_path_value(
+            HOTBED_ERR_CORRUPT, name, "number", (double)head->number,
+            "%s has the rows of rank %" PRIu32 " in cut %" PRIu64, name, head->rank, head->number);
     const hotbed_rows_table *tables = (const void *)(head + 1);
     uint64_t end = front;
     *out = (hotbed_rows_file){.data = data, .tables = tables};

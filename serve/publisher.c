@@ -143,13 +143,11 @@ static hotbed_status write_part(hotbed_publisher *p, hotbed_publish_stats *stats
     HOTBED_TRY(agree(p));
     for (uint32_t r = 0; r < p->world; r++)
         if (report_of(p, r)->step != p->head.step)
-            return hotbed_error_rank(
-                hotbed_fail_limit(
-                    HOTBED_ERR_STATE, "step", (double)report_of(p, r)->step, (double)p->head.step,
-                    "rank %" PRIu32 " publishes step %" PRIu64 ", rank %" PRIu32 " step %" PRIu64
-                    "; all ranks publish the same step",
-                    r, report_of(p, r)->step, p->rank, p->head.step),
-                r);
+            return hotbed_fail_rank_limit(
+                HOTBED_ERR_STATE, r, "step", (double)report_of(p, r)->step, (double)p->head.step,
+                "rank %" PRIu32 " publishes step %" PRIu64 ", rank %" PRIu32 " step %" PRIu64
+                "; all ranks publish the same step",
+                r, report_of(p, r)->step, p->rank, p->head.step);
     return HOTBED_OK;
 }
 

@@ -379,14 +379,11 @@ static hotbed_status poll_directory(poll *p) {
     HOTBED_TRY(list(p));
     uint64_t newest = p->cuts.n == 0 ? 0 : p->cuts.numbers[p->cuts.n - 1];
     if (newest < version_number(r))
-        return hotbed_error_path(
-            hotbed_fail_value(
-                HOTBED_ERR_STATE, "cut", (double)version_number(r),
-                "%s has no cut from number %" PRIu64
-                " on, which the reader uses: if the directory was "
-                "replaced, open it again",
-                r->path, version_number(r)),
-            r->path);
+        return hotbed_fail_path_value(
+            HOTBED_ERR_STATE, r->path, "cut", (double)version_number(r),
+            "%s has no cut from number %" PRIu64 " on, which the reader uses: if the directory was "
+            "replaced, open it again",
+            r->path, version_number(r));
     use_bases(p);
     use_increments(p);
     if (p->status != HOTBED_OK)

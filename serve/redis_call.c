@@ -217,12 +217,10 @@ hotbed_status hotbed_redis_connect(hotbed_redis *r) {
         status = connect_node(r, &moved);
     }
     if (status == HOTBED_OK && moved)
-        status = hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_IO, NULL, MOVES_MOST + 1, MOVES_MOST,
-                "Redis at %s: after %d moves the cluster names another node, %s:%" PRIu32, r->name,
-                MOVES_MOST, r->node, r->node_port),
-            r->name);
+        status = hotbed_fail_path_limit(
+            HOTBED_ERR_IO, r->name, NULL, MOVES_MOST + 1, MOVES_MOST,
+            "Redis at %s: after %d moves the cluster names another node, %s:%" PRIu32, r->name,
+            MOVES_MOST, r->node, r->node_port);
     if (status != HOTBED_OK) /* the next call checks again */
         hotbed_redis_drop(r);
     return status;

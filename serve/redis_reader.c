@@ -147,12 +147,11 @@ static hotbed_status read_cut(hotbed_redis_reader *r) {
     hotbed_status status =
         hotbed_cut_parse(hotbed_redis_at(r->redis), number, record, answer.bytes, &cut);
     if (status == HOTBED_OK && number < r->stats.version)
-        status = hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_STATE, "cut", (double)number, (double)r->stats.version,
-                "Redis at %s has cut %" PRIu64 ", and had %" PRIu64 " before: it was set back",
-                hotbed_redis_at(r->redis), number, r->stats.version),
-            hotbed_redis_at(r->redis));
+        status = hotbed_fail_path_limit(
+            HOTBED_ERR_STATE, hotbed_redis_at(r->redis), "cut", (double)number,
+            (double)r->stats.version,
+            "Redis at %s has cut %" PRIu64 ", and had %" PRIu64 " before: it was set back",
+            hotbed_redis_at(r->redis), number, r->stats.version);
     if (status == HOTBED_OK)
         status = use_cut(r, record, &cut);
     if (status != HOTBED_OK)

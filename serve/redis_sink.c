@@ -199,13 +199,11 @@ static hotbed_status receive_all(hotbed_redis_sink *s, uint64_t number) {
     for (; s->waiting > 0; s->waiting--) {
         HOTBED_TRY(hotbed_redis_receive(s->redis, &answer));
         if (answer.bytes != 2 || memcmp(answer.data, "OK", 2) != 0)
-            return hotbed_error_path(
-                hotbed_fail_value(
-                    HOTBED_ERR_STATE, "cut", (double)number,
-                    "Redis at %s does not have what was written of cut %" PRIu64
-                    ": it was restarted or emptied, or another publisher uses its prefix",
-                    hotbed_redis_at(s->redis), number),
-                hotbed_redis_at(s->redis));
+            return hotbed_fail_path_value(
+                HOTBED_ERR_STATE, hotbed_redis_at(s->redis), "cut", (double)number,
+                "Redis at %s does not have what was written of cut %" PRIu64
+                ": it was restarted or emptied, or another publisher uses its prefix",
+                hotbed_redis_at(s->redis), number);
     }
     return HOTBED_OK;
 }
@@ -257,20 +255,16 @@ static hotbed_status fail_order(
     const hotbed_redis_sink *s, const hotbed_rows_head *head, uint64_t there) {
     const char *at = hotbed_redis_at(s->redis);
     if (head->parent != 0)
-        return hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_STATE, "cut", (double)there, (double)head->parent,
-                "Redis at %s has cut %" PRIu64 ", not this publisher's cut %" PRIu64
-                ", which cut %" PRIu64 " follows: its rows were lost or are another publisher's",
-                at, there, head->parent, head->number),
-            at);
-    return hotbed_error_path(
-        hotbed_fail_limit(
-            HOTBED_ERR_STATE, "cut", (double)head->number, (double)there,
-            "Redis at %s has cut %" PRIu64 ", so cut %" PRIu64
-            " cannot follow: give a new directory another prefix, or remove the old rows",
-            at, there, head->number),
-        at);
+        return hotbed_fail_path_limit(
+            HOTBED_ERR_STATE, at, "cut", (double)there, (double)head->parent,
+            "Redis at %s has cut %" PRIu64 ", not this publisher's cut %" PRIu64
+            ", which cut %" PRIu64 " follows: its rows were lost or are another publisher's",
+            at, there, head->parent, head->number);
+    return hotbed_fail_path_limit(
+        HOTBED_ERR_STATE, at, "cut", (double)head->number, (double)there,
+        "Redis at %s has cut %" PRIu64 ", so cut %" PRIu64
+        " cannot follow: give a new directory another prefix, or remove the old rows",
+        at, there, head->number);
 }
 
 /* Read what Redis has, and begin the rows of a rank if they may follow. */

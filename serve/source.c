@@ -338,11 +338,9 @@ static bool key_at(const hotbed_source *s, const source_table *t, uint64_t place
 }
 
 static hotbed_status fail_memory(const source_table *t, uint64_t rows) {
-    return hotbed_error_table(
-        hotbed_fail_value(
-            HOTBED_ERR_MEMORY, NULL, (double)rows,
-            "table '%s': no memory for a cut of %" PRIu64 " rows", t->info.name, rows),
-        t->info.name);
+    return hotbed_fail_table_value(
+        HOTBED_ERR_MEMORY, t->info.name, NULL, (double)rows,
+        "table '%s': no memory for a cut of %" PRIu64 " rows", t->info.name, rows);
 }
 
 /* Set the keys of the next mark, and s->places, in the order of hashes. */
@@ -378,13 +376,11 @@ static hotbed_status check_ranks(const hotbed_source *s, const source_table *t) 
     for (uint64_t i = 0; i < t->next.rows; i++) {
         uint32_t owner = hotbed_route_rank(t->route, t->next.keys[i]);
         if (owner != s->rank)
-            return hotbed_error_key(
-                hotbed_fail_table(
-                    HOTBED_ERR_STATE, t->info.name,
-                    "table '%s' of rank %" PRIu32 " has key %" PRIu64
-                    ", which its route assigns to rank %" PRIu32,
-                    t->info.name, s->rank, t->next.keys[i], owner),
-                t->next.keys[i], 0);
+            return hotbed_fail_table_key(
+                HOTBED_ERR_STATE, t->info.name, t->next.keys[i], 0,
+                "table '%s' of rank %" PRIu32 " has key %" PRIu64
+                ", which its route assigns to rank %" PRIu32,
+                t->info.name, s->rank, t->next.keys[i], owner);
     }
     return HOTBED_OK;
 }

@@ -31,11 +31,9 @@ static hotbed_status map_open(
     if (fstat(file, &stat) != 0)
         status = hotbed_fail_os(HOTBED_ERR_IO, errno, "cannot read the size of %s/%s", path, name);
     else if (!S_ISREG(stat.st_mode) || (uint64_t)stat.st_size < least)
-        status = hotbed_error_path(
-            hotbed_fail_value(
-                HOTBED_ERR_CORRUPT, NULL, (double)least,
-                "%s/%s is not a plain file of %" PRIu64 " bytes or more", path, name, least),
-            path);
+        status = hotbed_fail_path_value(
+            HOTBED_ERR_CORRUPT, path, NULL, (double)least,
+            "%s/%s is not a plain file of %" PRIu64 " bytes or more", path, name, least);
     if (status == HOTBED_OK) {
         void *data = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_SHARED, file, 0);
         if (data == MAP_FAILED)

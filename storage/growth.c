@@ -138,12 +138,10 @@ hotbed_status hotbed_storage_grow(
             "table %s does not grow: max_capacity is not above its capacity %llu", t->name,
             (unsigned long long)t->capacity);
     if (capacity > t->most)
-        return hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, "capacity", (double)capacity,
-                "table %s: capacity %llu is over max_capacity %llu", t->name,
-                (unsigned long long)capacity, (unsigned long long)t->most),
-            t->name);
+        return hotbed_fail_table_value(
+            HOTBED_ERR_ARGUMENT, t->name, "capacity", (double)capacity,
+            "table %s: capacity %llu is over max_capacity %llu", t->name,
+            (unsigned long long)capacity, (unsigned long long)t->most);
     if (hotbed_stream_recording(stream))
         return hotbed_fail(
             HOTBED_ERR_STATE, "cannot grow a table while the stream records a graph");

@@ -136,17 +136,13 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
             "num_features is %u, but feature_tables is NULL", o->num_features);
     for (uint32_t f = 0; f < o->num_features; f++) {
         if (o->feature_tables[f] >= o->num_tables)
-            return hotbed_error_feature(
-                hotbed_fail(
-                    HOTBED_ERR_ARGUMENT, "feature %u: table %u is not below %u", f,
-                    o->feature_tables[f], o->num_tables),
-                f);
+            return hotbed_fail_feature(
+                HOTBED_ERR_ARGUMENT, f, "feature %u: table %u is not below %u", f,
+                o->feature_tables[f], o->num_tables);
         if (f > 0 && o->feature_tables[f] < o->feature_tables[f - 1])
-            return hotbed_error_feature(
-                hotbed_fail(
-                    HOTBED_ERR_ARGUMENT, "feature %u: table %u comes after table %u; sort features",
-                    f, o->feature_tables[f], o->feature_tables[f - 1]),
-                f);
+            return hotbed_fail_feature(
+                HOTBED_ERR_ARGUMENT, f, "feature %u: table %u comes after table %u; sort features",
+                f, o->feature_tables[f], o->feature_tables[f - 1]);
     }
     if (o->key_type != 0 && o->key_type != HOTBED_KEY_I64 && o->key_type != HOTBED_KEY_U64)
         return hotbed_fail_unknown("key_type", o->key_type);

@@ -24,11 +24,9 @@ static const char *shown(const hotbed_codec *c, char text[33]) {
 void hotbed_codec_expected(hotbed_codec *c, const char *what) {
     char found[33];
     if (c->status == HOTBED_OK)
-        c->status = hotbed_error_path(
-            hotbed_fail_value(
-                HOTBED_ERR_CORRUPT, NULL, c->line, "%s line %u: expected %s, found '%s'", c->name,
-                c->line, what, shown(c, found)),
-            c->name);
+        c->status = hotbed_fail_path_value(
+            HOTBED_ERR_CORRUPT, c->name, NULL, c->line, "%s line %u: expected %s, found '%s'",
+            c->name, c->line, what, shown(c, found));
 }
 
 static void print(hotbed_codec *c, const char *text) {

@@ -337,11 +337,9 @@ hotbed_status hotbed_io_read(hotbed_io_file *file, void *data, size_t bytes, uin
             return hotbed_io_fail(what, file->name, (int)n);
         }
         if (n == 0)
-            return hotbed_error_path(
-                hotbed_fail_value(
-                    HOTBED_ERR_CORRUPT, NULL, (double)offset,
-                    "%s ends at %" PRIu64 ", %zu bytes early", file->name, offset, bytes),
-                file->name);
+            return hotbed_fail_path_value(
+                HOTBED_ERR_CORRUPT, file->name, NULL, (double)offset,
+                "%s ends at %" PRIu64 ", %zu bytes early", file->name, offset, bytes);
         if (pages == 0)
             hint(file, false, offset, n);
         to += n;

@@ -422,13 +422,11 @@ static void check_version(hotbed_codec *c) {
     hotbed_codec_literal(&ahead, "hotbed-checkpoint ");
     hotbed_codec_number32(&ahead, &format, 0, UINT32_MAX);
     if (ahead.status == HOTBED_OK && format > HOTBED_FORMAT)
-        ahead.status = hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_UNSUPPORTED, "format", format, HOTBED_FORMAT,
-                "%s has format %" PRIu32
-                ", and this library reads formats up to %d: use a newer version of Hotbed",
-                c->name, format, HOTBED_FORMAT),
-            c->name);
+        ahead.status = hotbed_fail_path_limit(
+            HOTBED_ERR_UNSUPPORTED, c->name, "format", format, HOTBED_FORMAT,
+            "%s has format %" PRIu32
+            ", and this library reads formats up to %d: use a newer version of Hotbed",
+            c->name, format, HOTBED_FORMAT);
     c->status = ahead.status;
 }
 
@@ -437,13 +435,11 @@ static void check_version(hotbed_codec *c) {
 static hotbed_status open_text(
     const char *name_of, const char *text, size_t bytes, hotbed_codec *c) {
     if (bytes < END_BYTES || bytes > HOTBED_MANIFEST_BYTES_MAX)
-        return hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_CORRUPT, NULL, (double)bytes,
-                hotbed_bound((double)bytes, END_BYTES, HOTBED_MANIFEST_BYTES_MAX),
-                "%s has %zu bytes, expected %d to %d", name_of, bytes, END_BYTES,
-                HOTBED_MANIFEST_BYTES_MAX),
-            name_of);
+        return hotbed_fail_path_limit(
+            HOTBED_ERR_CORRUPT, name_of, NULL, (double)bytes,
+            hotbed_bound((double)bytes, END_BYTES, HOTBED_MANIFEST_BYTES_MAX),
+            "%s has %zu bytes, expected %d to %d", name_of, bytes, END_BYTES,
+            HOTBED_MANIFEST_BYTES_MAX);
     hotbed_codec end = {
         .name = name_of, .at = text + bytes - END_BYTES, .end = text + bytes, .line = 1};
     hotbed_digest right = hotbed_digest_of(text, bytes - END_BYTES), found = {0};
@@ -491,12 +487,10 @@ hotbed_status hotbed_manifest_parse(
 static hotbed_status differs(
     const char *what, const char *table, uint64_t found, uint32_t shard, uint64_t right) {
     return hotbed_error_rank(
-        hotbed_error_table(
-            hotbed_fail_limit(
-                HOTBED_ERR_STATE, NULL, (double)found, (double)right,
-                "%s%s%s is %" PRIu64 " at rank %" PRIu32 ", %" PRIu64 " at rank 0", table,
-                table[0] == '\0' ? "" : ": ", what, found, shard, right),
-            table),
+        hotbed_fail_table_limit(
+            HOTBED_ERR_STATE, table, NULL, (double)found, (double)right,
+            "%s%s%s is %" PRIu64 " at rank %" PRIu32 ", %" PRIu64 " at rank 0", table,
+            table[0] == '\0' ? "" : ": ", what, found, shard, right),
         shard);
 }
 

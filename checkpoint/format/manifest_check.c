@@ -12,11 +12,9 @@
 static hotbed_status wrong(
     const char *file, const char *table, const char *what, uint64_t found, uint64_t right) {
     return hotbed_error_path(
-        hotbed_error_table(
-            hotbed_fail_limit(
-                HOTBED_ERR_CORRUPT, NULL, (double)found, (double)right,
-                "%s: %s: %s is %" PRIu64 ", expected %" PRIu64, file, table, what, found, right),
-            table),
+        hotbed_fail_table_limit(
+            HOTBED_ERR_CORRUPT, table, NULL, (double)found, (double)right,
+            "%s: %s: %s is %" PRIu64 ", expected %" PRIu64, file, table, what, found, right),
         file);
 }
 
@@ -35,12 +33,10 @@ static hotbed_status check_table(const char *file, const hotbed_manifest *m, uin
     bool shared = table->kind == HOTBED_TABLE_HASH && table->spread == HOTBED_SPREAD_ANY;
     uint64_t row = 0, next = 0, range = hotbed_manifest_range(table);
     if (shared && m->world > 1 && table->route == 0)
-        return hotbed_error_path(
-            hotbed_fail_table(
-                HOTBED_ERR_CORRUPT, table->name,
-                "%s: %s: %" PRIu32 " ranks share its buckets without a route", file, table->name,
-                m->world),
-            file);
+        return hotbed_fail_path_table(
+            HOTBED_ERR_CORRUPT, file, table->name,
+            "%s: %s: %" PRIu32 " ranks share its buckets without a route", file, table->name,
+            m->world);
     if (table->route == HOTBED_ROUTE_CONTINUOUS + 1 &&
         (table->route_rows < 1 || table->route_rows > (uint64_t)1 << 62))
         return wrong(file, table->name, "the route's rows", table->route_rows, range);
@@ -122,13 +118,11 @@ static hotbed_status check_shard(
             continue;
         if (spans[i].offset < end || spans[i].bytes > shard->bytes ||
             spans[i].offset > shard->bytes - spans[i].bytes)
-            return hotbed_error_path(
-                hotbed_fail_limit(
-                    HOTBED_ERR_CORRUPT, NULL, (double)spans[i].offset, (double)end,
-                    "%s: an extent of %" PRIu64 " bytes at %" PRIu64
-                    " is not within the free bytes %" PRIu64 " to %" PRIu64 " of shard %" PRIu32,
-                    file, spans[i].bytes, spans[i].offset, end, shard->bytes, number_of),
-                file);
+            return hotbed_fail_path_limit(
+                HOTBED_ERR_CORRUPT, file, NULL, (double)spans[i].offset, (double)end,
+                "%s: an extent of %" PRIu64 " bytes at %" PRIu64
+                " is not within the free bytes %" PRIu64 " to %" PRIu64 " of shard %" PRIu32,
+                file, spans[i].bytes, spans[i].offset, end, shard->bytes, number_of);
         end = spans[i].offset + spans[i].bytes;
     }
     return HOTBED_OK;
@@ -154,10 +148,9 @@ static hotbed_status sort_names(const char *file, hotbed_manifest *m) {
     for (uint32_t i = 0; i < m->num_tables; i++) {
         m->by_name[i] = names[i].number;
         if (i > 0 && strcmp(names[i].name, names[i - 1].name) == 0)
-            status = hotbed_error_path(
-                hotbed_fail_table(
-                    HOTBED_ERR_CORRUPT, names[i].name, "%s: two tables '%s'", file, names[i].name),
-                file);
+            status = hotbed_fail_path_table(
+                HOTBED_ERR_CORRUPT, file, names[i].name, "%s: two tables '%s'", file,
+                names[i].name);
     }
     hotbed_delete(names);
     return status;

@@ -161,12 +161,9 @@ hotbed_status tool_args_read(hotbed_io_file *file, tool_args *out) {
     snprintf(out->file, sizeof out->file, "%s", file->name);
     HOTBED_TRY(hotbed_io_size(file, &bytes));
     if (bytes > FILE_BYTES_MOST)
-        return hotbed_error_path(
-            hotbed_fail_limit(
-                HOTBED_ERR_CORRUPT, NULL, (double)bytes, FILE_BYTES_MOST,
-                "%s has %" PRIu64 " bytes, at most %d are read", file->name, bytes,
-                FILE_BYTES_MOST),
-            file->name);
+        return hotbed_fail_path_limit(
+            HOTBED_ERR_CORRUPT, file->name, NULL, (double)bytes, FILE_BYTES_MOST,
+            "%s has %" PRIu64 " bytes, at most %d are read", file->name, bytes, FILE_BYTES_MOST);
     HOTBED_TRY(hotbed_io_read(file, buffer, (size_t)bytes, 0));
     buffer[bytes] = '\0';
     text t = {.at = buffer};

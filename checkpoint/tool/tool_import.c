@@ -547,13 +547,11 @@ static hotbed_status check_owners(const dump *d, hotbed_key_type type) {
             for (size_t i = 0; i < n; i++)
                 if (keys[i] % t->num_parts != r)
                     return hotbed_error_rank(
-                        hotbed_error_key(
-                            hotbed_fail_table(
-                                HOTBED_ERR_UNSUPPORTED, t->name,
-                                "table '%s': nothing says which dist_type it has, and it is not "
-                                "roundrobin: rank %" PRIu32 " of %" PRIu32 " has key %s",
-                                t->name, r, t->num_parts, hotbed_key_text(keys[i], type, text)),
-                            keys[i], type),
+                        hotbed_fail_table_key(
+                            HOTBED_ERR_UNSUPPORTED, t->name, keys[i], type,
+                            "table '%s': nothing says which dist_type it has, and it is not "
+                            "roundrobin: rank %" PRIu32 " of %" PRIu32 " has key %s",
+                            t->name, r, t->num_parts, hotbed_key_text(keys[i], type, text)),
                         r);
         }
     return HOTBED_OK;

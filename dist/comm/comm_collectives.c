@@ -71,12 +71,10 @@ static hotbed_status add_counts(
     *sum = 0;
     for (uint32_t p = 0; p < size; p++) {
         if (counts[p] > UINT64_MAX - *sum)
-            return hotbed_error_rank(
-                hotbed_fail_value(
-                    HOTBED_ERR_ARGUMENT, NULL, (double)counts[p],
-                    "%s: the sizes up to rank %u's, which is %" PRIu64 ", are too large a sum",
-                    function, p, counts[p]),
-                p);
+            return hotbed_fail_rank_value(
+                HOTBED_ERR_ARGUMENT, p, NULL, (double)counts[p],
+                "%s: the sizes up to rank %u's, which is %" PRIu64 ", are too large a sum",
+                function, p, counts[p]);
         *sum += counts[p];
     }
     return HOTBED_OK;
@@ -92,12 +90,10 @@ static hotbed_status check_exchange(
     HOTBED_TRY(check_data(function, x->send, sent));
     HOTBED_TRY(check_data(function, x->recv, received));
     if (x->bound > 0 && sent > x->bound)
-        return hotbed_error_rank(
-            hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, NULL, (double)sent, (double)x->bound,
-                "%s: rank %u sends %" PRIu64 " bytes, the bound is %" PRIu64, function, comm->rank,
-                sent, x->bound),
-            comm->rank);
+        return hotbed_fail_rank_limit(
+            HOTBED_ERR_ARGUMENT, comm->rank, NULL, (double)sent, (double)x->bound,
+            "%s: rank %u sends %" PRIu64 " bytes, the bound is %" PRIu64, function, comm->rank,
+            sent, x->bound);
     return HOTBED_OK;
 }
 

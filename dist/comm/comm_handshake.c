@@ -192,14 +192,12 @@ static hotbed_status fail_meeting(const rendezvous *r, const char *whom) {
 }
 
 static hotbed_status fail_sizes(const rendezvous *r, const hotbed_answer *a) {
-    return hotbed_error_rank(
-        hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "size", a->other, a->size,
-            "rank %u: the number of ranks is %u on rank 0, but %u on rank %u; %s", r->own.rank,
-            a->size, a->other, a->rank,
-            r->place->machine[0] == '\0' ? "set WORLD_SIZE to the same number for all ranks"
-                                         : "pass the same number on all ranks"),
-        a->rank);
+    return hotbed_fail_rank_limit(
+        HOTBED_ERR_ARGUMENT, a->rank, "size", a->other, a->size,
+        "rank %u: the number of ranks is %u on rank 0, but %u on rank %u; %s", r->own.rank, a->size,
+        a->other, a->rank,
+        r->place->machine[0] == '\0' ? "set WORLD_SIZE to the same number for all ranks"
+                                     : "pass the same number on all ranks");
 }
 
 /* --- the rank that listens ---------------------------------------------------------------------- */
@@ -549,11 +547,9 @@ static hotbed_status visit_host(rendezvous *r, void *payload, size_t bytes, hotb
         if (answered && a.other != 0)
             return fail_sizes(r, &a);
         if (answered && a.size != size)
-            return hotbed_error_rank(
-                hotbed_fail_limit(
-                    HOTBED_ERR_COMM, "size", a.size, size,
-                    "rank %u of %u: rank 0 answers for %u ranks", r->own.rank, size, a.size),
-                0);
+            return hotbed_fail_rank_limit(
+                HOTBED_ERR_COMM, 0, "size", a.size, size,
+                "rank %u of %u: rank 0 answers for %u ranks", r->own.rank, size, a.size);
         if (answered && hotbed_socket_recv(*s, table, size * sizeof *table, r->until)) {
             if (!check_table(table, size))
                 return hotbed_fail_rank(

@@ -395,12 +395,10 @@ static hotbed_status agree(nccl_comm *n, uint64_t bytes, bool well) {
                 HOTBED_ERR_MEMORY, p, "rank %u has no memory for a window of %" PRIu64 " bytes", p,
                 bytes);
         if (all[p].bytes != bytes)
-            return hotbed_error_rank(
-                hotbed_fail_limit(
-                    HOTBED_ERR_ARGUMENT, "bytes", (double)all[p].bytes, (double)bytes,
-                    "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p,
-                    all[p].bytes, n->base.rank, bytes),
-                p);
+            return hotbed_fail_rank_limit(
+                HOTBED_ERR_ARGUMENT, p, "bytes", (double)all[p].bytes, (double)bytes,
+                "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p, all[p].bytes,
+                n->base.rank, bytes);
     }
     return HOTBED_OK;
 }
@@ -443,13 +441,11 @@ static hotbed_status window_register(nccl_comm *n, uint64_t total, nccl_window *
     pthread_mutex_unlock(&n->submit);
     HOTBED_TRY(status);
     if (neighbours != n->base.size)
-        return hotbed_error_rank(
-            hotbed_fail_limit(
-                HOTBED_ERR_UNSUPPORTED, NULL, neighbours, n->base.size,
-                "windows need all %u ranks in one NVLink domain with symmetric memory; rank %u has "
-                "%u",
-                n->base.size, n->base.rank, neighbours),
-            n->base.rank);
+        return hotbed_fail_rank_limit(
+            HOTBED_ERR_UNSUPPORTED, n->base.rank, NULL, neighbours, n->base.size,
+            "windows need all %u ranks in one NVLink domain with symmetric memory; rank %u has "
+            "%u",
+            n->base.size, n->base.rank, neighbours);
     HOTBED_TRY(hotbed_comm_gpu_parts(w->registered, n->base.size, w->parts.data, n->own));
     return hotbed_stream_finish(n->own);
 }

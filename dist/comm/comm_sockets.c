@@ -298,12 +298,10 @@ static hotbed_status read_rendezvous(
     HOTBED_TRY(hotbed_options_read(
         to, sizeof *to, offsetof(hotbed_rendezvous, self), from, "hotbed_rendezvous"));
     if (to->world < 1 || to->world > HOTBED_COMM_RANKS_MAX || to->rank >= to->world)
-        return hotbed_error_rank(
-            hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "rank", to->rank, to->world,
-                "rank %u of %u ranks: ranks are below the world, which is in [1, %d]", to->rank,
-                to->world, HOTBED_COMM_RANKS_MAX),
-            to->rank);
+        return hotbed_fail_rank_limit(
+            HOTBED_ERR_ARGUMENT, to->rank, "rank", to->rank, to->world,
+            "rank %u of %u ranks: ranks are below the world, which is in [1, %d]", to->rank,
+            to->world, HOTBED_COMM_RANKS_MAX);
     return to->broadcast != NULL ? HOTBED_OK
                                  : hotbed_fail_null_of("hotbed_rendezvous", "broadcast");
 }

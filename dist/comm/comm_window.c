@@ -137,12 +137,10 @@ static hotbed_status share(
                 HOTBED_ERR_MEMORY, p, "rank %u has no memory for a window of %" PRIu64 " bytes", p,
                 notices[p].bytes);
         if (notices[p].bytes != bytes)
-            return hotbed_error_rank(
-                hotbed_fail_limit(
-                    HOTBED_ERR_ARGUMENT, "bytes", (double)notices[p].bytes, (double)bytes,
-                    "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p,
-                    notices[p].bytes, comm->rank, bytes),
-                p);
+            return hotbed_fail_rank_limit(
+                HOTBED_ERR_ARGUMENT, p, "bytes", (double)notices[p].bytes, (double)bytes,
+                "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p,
+                notices[p].bytes, comm->rank, bytes);
     }
     hotbed_status status = HOTBED_OK;
     for (uint32_t p = 0; p < comm->size && status == HOTBED_OK; p++)

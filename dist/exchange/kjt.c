@@ -64,8 +64,8 @@ hotbed_status hotbed_kjt_read(const hotbed_kjt *kjt, hotbed_kjt *out) {
             "kjt: %u features are not in [1, %d]", out->num_features, FEATURES_MOST);
     for (uint32_t f = 0; f < out->num_features; f++) {
         if (out->features != NULL && out->features[f] == NULL)
-            return hotbed_error_feature(
-                hotbed_fail(HOTBED_ERR_ARGUMENT, "kjt: the name of feature %u is NULL", f), f);
+            return hotbed_fail_feature(
+                HOTBED_ERR_ARGUMENT, f, "kjt: the name of feature %u is NULL", f);
         if (stride_of(out, f) > out->batch_size)
             return hotbed_error_feature(
                 hotbed_fail_limit(

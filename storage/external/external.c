@@ -128,12 +128,10 @@ static hotbed_status read_options(
         HOTBED_TRY(hotbed_name_check(o.tables[t].name, t));
         uint64_t row_bytes = o.tables[t].row_bytes;
         if (row_bytes < 1 || row_bytes > ROW_BYTES_MOST)
-            return hotbed_error_table(
-                hotbed_fail_value(
-                    HOTBED_ERR_ARGUMENT, "row_bytes", (double)row_bytes,
-                    "table %s: row_bytes %llu is not in [1, 2^20]", o.tables[t].name,
-                    (unsigned long long)row_bytes),
-                o.tables[t].name);
+            return hotbed_fail_table_value(
+                HOTBED_ERR_ARGUMENT, o.tables[t].name, "row_bytes", (double)row_bytes,
+                "table %s: row_bytes %llu is not in [1, 2^20]", o.tables[t].name,
+                (unsigned long long)row_bytes);
         snprintf(external->tables[t].name, sizeof external->tables[t].name, "%s", o.tables[t].name);
         external->tables[t].row_bytes = row_bytes;
         external->tables[t].name_hash = hash_name(o.tables[t].name);
@@ -212,13 +210,11 @@ static hotbed_status check_flags(
     for (uint64_t i = 0; i < n; i++)
         if (flags[i] > 1)
             return hotbed_error_key(
-                hotbed_error_table(
-                    hotbed_fail_value(
-                        HOTBED_ERR_CORRUPT, "flag", (double)flags[i],
-                        "store %s: table %s, key %s: flag %u is not 0 or 1", external->calls.name,
-                        external->tables[t].name,
-                        hotbed_key_text(keys[i], external->key_type, text), flags[i]),
-                    external->tables[t].name),
+                hotbed_fail_table_value(
+                    HOTBED_ERR_CORRUPT, external->tables[t].name, "flag", (double)flags[i],
+                    "store %s: table %s, key %s: flag %u is not 0 or 1", external->calls.name,
+                    external->tables[t].name, hotbed_key_text(keys[i], external->key_type, text),
+                    flags[i]),
                 keys[i], (uint32_t)external->key_type);
     return HOTBED_OK;
 }
@@ -234,12 +230,10 @@ static hotbed_status check_checksums(
         const uint8_t *row = (const uint8_t *)rows + i * t->row_bytes;
         const hotbed_external_metadata *one = &external->metadata[i];
         if (row_checksum(t, keys[i], row, one->score, one->stamp) != one->checksum)
-            return hotbed_error_key(
-                hotbed_fail_table(
-                    HOTBED_ERR_CORRUPT, t->name, "store %s: table %s, key %s: the row is damaged",
-                    external->calls.name, t->name,
-                    hotbed_key_text(keys[i], external->key_type, text)),
-                keys[i], (uint32_t)external->key_type);
+            return hotbed_fail_table_key(
+                HOTBED_ERR_CORRUPT, t->name, keys[i], (uint32_t)external->key_type,
+                "store %s: table %s, key %s: the row is damaged", external->calls.name, t->name,
+                hotbed_key_text(keys[i], external->key_type, text));
     }
     return HOTBED_OK;
 }

@@ -34,26 +34,19 @@ hotbed_status hotbed_change_filter_check(
     HOTBED_TRY(hotbed_storage_table(storage, table, &info));
     HOTBED_TRY(hotbed_check_pointer("filter", filter));
     if (filter->unused != 0)
-        return hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, "unused", (double)filter->unused,
-                "the filter of table '%s' has unused %" PRIu32 ", not 0", info.name,
-                filter->unused),
-            info.name);
+        return hotbed_fail_table_value(
+            HOTBED_ERR_ARGUMENT, info.name, "unused", (double)filter->unused,
+            "the filter of table '%s' has unused %" PRIu32 ", not 0", info.name, filter->unused);
     if (!(filter->min_change >= 0) || !isfinite(filter->min_change))
-        return hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, "min_change", (double)filter->min_change,
-                "the filter of table '%s' has min_change %g, not a finite number from 0 on",
-                info.name, (double)filter->min_change),
-            info.name);
+        return hotbed_fail_table_value(
+            HOTBED_ERR_ARGUMENT, info.name, "min_change", (double)filter->min_change,
+            "the filter of table '%s' has min_change %g, not a finite number from 0 on", info.name,
+            (double)filter->min_change);
     const char *wrong = wrong_limit(filter, &info, &value, &why);
     if (wrong != NULL)
-        return hotbed_error_table(
-            hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, wrong, (double)value,
-                "the filter of table '%s' has %s %" PRIu64 "; %s", info.name, wrong, value, why),
-            info.name);
+        return hotbed_fail_table_value(
+            HOTBED_ERR_ARGUMENT, info.name, wrong, (double)value,
+            "the filter of table '%s' has %s %" PRIu64 "; %s", info.name, wrong, value, why);
     return HOTBED_OK;
 }
 

@@ -156,6 +156,14 @@ const char *hotbed_reason(int error, char text[HOTBED_REASON_BYTES]);
             return hotbed_try_status;                                                              \
     } while (0)
 
+/* Make the call if `status` is OK, and set `status`: for functions that hold something, which they
+ * release at their end. */
+#define HOTBED_THEN(status, call)                                                                  \
+    do {                                                                                           \
+        if ((status) == HOTBED_OK)                                                                 \
+            (status) = (call);                                                                     \
+    } while (0)
+
 /* The same for the call of a caller's function. */
 #define HOTBED_TRY_CALLBACK(name, call)                                                            \
     do {                                                                                           \

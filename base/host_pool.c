@@ -252,8 +252,7 @@ hotbed_status hotbed_pool_acquire(void) {
     pthread_mutex_lock(&turn);
     if (hold_pool(0) == 0) {
         status = wanted_threads(&threads);
-        if (status == HOTBED_OK)
-            status = start_threads(threads - 1);
+        HOTBED_THEN(status, start_threads(threads - 1));
     }
     if (status == HOTBED_OK)
         (void)hold_pool(1);

@@ -120,10 +120,8 @@ hotbed_status hotbed_checkpoint_save(
     HOTBED_TRY(check_given("checkpoint_save", "stream", stream));
     HOTBED_TRY(copy_options(options, &read));
     hotbed_status status = check_options(&read);
-    if (status == HOTBED_OK)
-        status = check_comm(read.comm, &read.share);
-    if (status == HOTBED_OK)
-        status = open_storages("checkpoint_save", storages, num_storages, read.names, &all);
+    HOTBED_THEN(status, check_comm(read.comm, &read.share));
+    HOTBED_THEN(status, open_storages("checkpoint_save", storages, num_storages, read.names, &all));
     status = agree(read.comm, status, stream);
     if (status == HOTBED_OK && read.comm == NULL && read.share.world > 1)
         status = hotbed_fail_value(
@@ -131,8 +129,7 @@ hotbed_status hotbed_checkpoint_save(
             "checkpoint_save: %" PRIu32 " ranks need a communicator, or begin, put and "
             "commit",
             read.share.world);
-    if (status == HOTBED_OK)
-        status = hotbed_checkpoint_write(&config, path, &all, &read, stream);
+    HOTBED_THEN(status, hotbed_checkpoint_write(&config, path, &all, &read, stream));
     hotbed_storages_close(&all);
     return hotbed_error_path(status, path);
 }
@@ -154,8 +151,7 @@ hotbed_status hotbed_checkpoint_put(
     HOTBED_TRY(read_options(options, &read));
     hotbed_status status =
         open_storages("checkpoint_put", storages, num_storages, read.names, &all);
-    if (status == HOTBED_OK)
-        status = hotbed_save_shard(&config, path, id, &all, &read, stream);
+    HOTBED_THEN(status, hotbed_save_shard(&config, path, id, &all, &read, stream));
     hotbed_storages_close(&all);
     return hotbed_error_path(status, path);
 }
@@ -204,8 +200,7 @@ hotbed_status hotbed_checkpoint_snapshot_take(
             hotbed_backend_name(hotbed_arena_backend(read.arena)), hotbed_arena_device(read.arena),
             hotbed_backend_name(hotbed_stream_backend(stream)), hotbed_stream_device(stream));
     hotbed_status status = open_storages("snapshot_take", storages, num_storages, read.names, &all);
-    if (status == HOTBED_OK)
-        status = hotbed_snapshot_take(&config, &all, &read, stream, out);
+    HOTBED_THEN(status, hotbed_snapshot_take(&config, &all, &read, stream, out));
     hotbed_storages_close(&all);
     return status;
 }
@@ -266,12 +261,10 @@ hotbed_status hotbed_checkpoint_load(
             &read, sizeof read, offsetof(hotbed_checkpoint_load_options, num_increments), options,
             "hotbed_checkpoint_load_options"));
     hotbed_status status = check_increments(&read);
-    if (status == HOTBED_OK)
-        status = check_comm(read.comm, &read.share);
+    HOTBED_THEN(status, check_comm(read.comm, &read.share));
     if (status == HOTBED_OK && report != NULL)
         status = read_report(report, &out);
-    if (status == HOTBED_OK)
-        status = open_storages("checkpoint_load", storages, num_storages, NULL, &all);
+    HOTBED_THEN(status, open_storages("checkpoint_load", storages, num_storages, NULL, &all));
     status = agree(read.comm, status, stream);
     if (status == HOTBED_OK)
         status = hotbed_checkpoint_read(

@@ -102,8 +102,7 @@ hotbed_status hotbed_draft_file(
     hotbed_draft *draft, const char *name, const void *data, size_t bytes) {
     hotbed_io_file file = HOTBED_IO_CLOSED;
     hotbed_status status = write_file(draft, name, data, bytes, &file);
-    if (status == HOTBED_OK)
-        status = hotbed_io_close(&file);
+    HOTBED_THEN(status, hotbed_io_close(&file));
     hotbed_io_drop(&file);
     return status;
 }
@@ -114,8 +113,7 @@ static hotbed_status check_file(hotbed_draft *draft, const char *name, uint64_t 
     uint64_t found = 0;
     hotbed_status status =
         hotbed_io_open(draft->parent.calls, &draft->directory, name, HOTBED_IO_READ, &file);
-    if (status == HOTBED_OK)
-        status = hotbed_io_size(&file, &found);
+    HOTBED_THEN(status, hotbed_io_size(&file, &found));
     if (status == HOTBED_OK && found != bytes)
         status = hotbed_fail_path_limit(
             HOTBED_ERR_IO, file.name, NULL, (double)found, (double)bytes,
@@ -163,8 +161,7 @@ hotbed_status hotbed_draft_commit(hotbed_draft *draft, const hotbed_manifest *m)
     if (renamed < 0)
         return hotbed_io_fail("cannot rename the finished", draft->final_name, renamed);
     hotbed_status status = hotbed_io_sync(&draft->parent);
-    if (status == HOTBED_OK)
-        status = check_files(draft, m);
+    HOTBED_THEN(status, check_files(draft, m));
     return status == HOTBED_OK ? HOTBED_OK : uncommit(draft, status);
 }
 
@@ -255,10 +252,8 @@ static hotbed_status add_shard(
         if (text == NULL)
             status = hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for %s", bytes, name);
     }
-    if (status == HOTBED_OK)
-        status = hotbed_io_read(&file, text, bytes, 0);
-    if (status == HOTBED_OK)
-        status = hotbed_manifest_add_shard(file.name, text, bytes, number, m);
+    HOTBED_THEN(status, hotbed_io_read(&file, text, bytes, 0));
+    HOTBED_THEN(status, hotbed_manifest_add_shard(file.name, text, bytes, number, m));
     if (status == HOTBED_OK && m->world != world)
         status = hotbed_fail_path_limit(
             HOTBED_ERR_STATE, file.name, "world", m->world, world,
@@ -294,12 +289,10 @@ hotbed_status hotbed_draft_manifest(hotbed_draft *draft, hotbed_manifest *m) {
     m->index = hotbed_digest_root(index, bytes[INDEX], m->block_bytes);
     hotbed_status status = hotbed_manifest_print(m, &text, &bytes[MANIFEST]);
     draft->manifest_bytes = bytes[MANIFEST];
-    if (status == HOTBED_OK)
-        status = write_file(draft, HOTBED_INDEX_NAME, index, bytes[INDEX], &files[INDEX]);
-    if (status == HOTBED_OK)
-        status = write_file(draft, HOTBED_MANIFEST_NAME, text, bytes[MANIFEST], &files[MANIFEST]);
-    if (status == HOTBED_OK)
-        status = sync_files(FILES, files, bytes);
+    HOTBED_THEN(status, write_file(draft, HOTBED_INDEX_NAME, index, bytes[INDEX], &files[INDEX]));
+    HOTBED_THEN(
+        status, write_file(draft, HOTBED_MANIFEST_NAME, text, bytes[MANIFEST], &files[MANIFEST]));
+    HOTBED_THEN(status, sync_files(FILES, files, bytes));
     for (uint32_t i = 0; i < FILES; i++)
         hotbed_io_drop(&files[i]);
     hotbed_delete(index);
@@ -312,10 +305,8 @@ hotbed_status hotbed_draft_assemble(hotbed_draft *draft, uint32_t world) {
     hotbed_status status = HOTBED_OK;
     for (uint32_t i = 0; i < world && status == HOTBED_OK; i++)
         status = add_shard(draft, i, world, &m);
-    if (status == HOTBED_OK)
-        status = hotbed_draft_manifest(draft, &m);
-    if (status == HOTBED_OK)
-        status = hotbed_draft_commit(draft, &m);
+    HOTBED_THEN(status, hotbed_draft_manifest(draft, &m));
+    HOTBED_THEN(status, hotbed_draft_commit(draft, &m));
     hotbed_manifest_free(&m);
     return status;
 }

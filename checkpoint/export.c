@@ -79,15 +79,13 @@ static hotbed_status send_table(
     hotbed_chunk chunk = {.capacity = 0};
     float *scratch = NULL;
     hotbed_status status = hotbed_chain_table_open(chain, table, HOTBED_CHAIN_ROWS, &from);
-    if (status == HOTBED_OK)
-        status = hotbed_chunk_create(from.row_bytes, &chunk);
+    HOTBED_THEN(status, hotbed_chunk_create(from.row_bytes, &chunk));
     if (status == HOTBED_OK) {
         scratch = hotbed_new(chunk.capacity * dim * sizeof *scratch);
         if (scratch == NULL)
             status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for rows of a table");
     }
-    if (status == HOTBED_OK)
-        status = send_rows(&from, &chunk, scratch, targets, progress, done, total);
+    HOTBED_THEN(status, send_rows(&from, &chunk, scratch, targets, progress, done, total));
     hotbed_delete(scratch);
     hotbed_chunk_destroy(&chunk);
     hotbed_chain_table_close(&from);
@@ -103,8 +101,7 @@ static hotbed_status count_rows(hotbed_chain *chain, uint32_t table, uint64_t *r
         return HOTBED_OK;
     *rows = 0;
     hotbed_status status = hotbed_chain_table_open(chain, table, HOTBED_CHAIN_KEYS, &from);
-    if (status == HOTBED_OK)
-        status = hotbed_chunk_create(from.row_bytes, &chunk);
+    HOTBED_THEN(status, hotbed_chunk_create(from.row_bytes, &chunk));
     for (uint64_t n = 1; status == HOTBED_OK && n > 0; *rows += n)
         status = hotbed_chain_table_next(&from, chunk.capacity, chunk.columns, &n);
     hotbed_chunk_destroy(&chunk);
@@ -194,13 +191,11 @@ static hotbed_status export_npy_table(
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS && status == HOTBED_OK; i++)
         if (is_out(m, t, i))
             status = open_npy(m, t, i, rows, directory, &files[i], &targets[i]);
-    if (status == HOTBED_OK)
-        status = send_table(chain, table, targets, progress, done, total);
+    HOTBED_THEN(status, send_table(chain, table, targets, progress, done, total));
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS && status == HOTBED_OK; i++)
         if (targets[i].file != NULL) {
             status = hotbed_io_sync(&files[i]);
-            if (status == HOTBED_OK)
-                status = hotbed_io_close(&files[i]);
+            HOTBED_THEN(status, hotbed_io_close(&files[i]));
         }
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         hotbed_io_drop(&files[i]);
@@ -239,8 +234,7 @@ hotbed_status hotbed_checkpoint_export_npy(
     hotbed_draft draft;
     HOTBED_TRY(hotbed_new_id(&id));
     hotbed_status status = hotbed_draft_open(calls, path, id, &draft);
-    if (status == HOTBED_OK)
-        status = hotbed_draft_make(&draft);
+    HOTBED_THEN(status, hotbed_draft_make(&draft));
     if (status == HOTBED_OK) {
         status = export_npy(chain, &draft, progress);
         if (status != HOTBED_OK)
@@ -289,8 +283,7 @@ static hotbed_status lay_out(h5_export *e, hotbed_h5_image *image) {
         hotbed_h5 *h5;
         HOTBED_TRY(hotbed_h5_create(bytes, &h5));
         hotbed_status status = put_datasets(e, h5);
-        if (status == HOTBED_OK)
-            status = hotbed_h5_finish(h5, image);
+        HOTBED_THEN(status, hotbed_h5_finish(h5, image));
         hotbed_h5_destroy(h5);
         HOTBED_TRY(status);
     }
@@ -346,8 +339,7 @@ static hotbed_status write_draft(
     HOTBED_TRY(hotbed_io_open(calls, &draft->parent, draft->name, HOTBED_IO_CREATE, &file));
     hotbed_status status = write_h5(e, image, &file, progress);
     hotbed_io_drop(&file);
-    if (status == HOTBED_OK)
-        status = check_free(draft);
+    HOTBED_THEN(status, check_free(draft));
     if (status == HOTBED_OK) {
         int renamed =
             calls->rename(calls->self, draft->parent.handle, draft->name, draft->final_name);
@@ -380,10 +372,8 @@ static hotbed_status export_h5(
         HOTBED_TRY(count_rows(e->chain, t, &e->rows[t]));
     HOTBED_TRY(lay_out(e, &image));
     hotbed_status status = hotbed_draft_open(calls, path, id, &draft);
-    if (status == HOTBED_OK)
-        status = check_free(&draft);
-    if (status == HOTBED_OK)
-        status = write_draft(e, &image, &draft, progress);
+    HOTBED_THEN(status, check_free(&draft));
+    HOTBED_THEN(status, write_draft(e, &image, &draft, progress));
     hotbed_draft_close(&draft);
     hotbed_delete(image.metadata);
     return status;

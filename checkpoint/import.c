@@ -203,8 +203,7 @@ static hotbed_status read_scores(const hotbed_import_table *t, score_columns *ou
     if (t->kind == HOTBED_TABLE_STATIC)
         return HOTBED_OK;
     hotbed_status status = read_column(t, HOTBED_COLUMN_SCORES, t->ages, &out->scores);
-    if (status == HOTBED_OK)
-        status = read_column(t, HOTBED_COLUMN_TIMES, false, &out->times);
+    HOTBED_THEN(status, read_column(t, HOTBED_COLUMN_TIMES, false, &out->times));
     if (status != HOTBED_OK)
         free_scores(out);
     return status;
@@ -265,8 +264,7 @@ static hotbed_status write_rows(
         uint64_t rows = n - first < chunk.capacity ? n - first : chunk.capacity;
         for (uint64_t i = 0; i < rows && status == HOTBED_OK; i++)
             status = read_row(t, &places[first + i], &words, w->shard.row_bytes, chunk.columns, i);
-        if (status == HOTBED_OK)
-            status = hotbed_shard_writer_rows(&w->shard, rows, chunk.columns, NULL);
+        HOTBED_THEN(status, hotbed_shard_writer_rows(&w->shard, rows, chunk.columns, NULL));
         w->done += rows;
         hotbed_progress_report(w->import->progress, w->done, w->total);
     }
@@ -426,8 +424,7 @@ hotbed_status hotbed_checkpoint_import(
     hotbed_draft draft;
     HOTBED_TRY(hotbed_new_id(&id));
     hotbed_status status = hotbed_draft_open(calls, path, id, &draft);
-    if (status == HOTBED_OK)
-        status = hotbed_draft_make(&draft);
+    HOTBED_THEN(status, hotbed_draft_make(&draft));
     if (status == HOTBED_OK) {
         status = write_all(&w, &draft, id);
         if (status != HOTBED_OK)

@@ -261,8 +261,7 @@ static hotbed_status find(search *s, hotbed_checkpoint_found *out) {
             status = s->status;
         }
     }
-    if (status == HOTBED_OK)
-        status = give(s, chain, n, out);
+    HOTBED_THEN(status, give(s, chain, n, out));
     hotbed_delete(chain);
     return status;
 }

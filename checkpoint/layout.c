@@ -248,8 +248,7 @@ hotbed_status hotbed_layout_shard(hotbed_manifest *m, uint32_t number, void **me
         hotbed_h5_image image = {.metadata = NULL};
         HOTBED_TRY(hotbed_h5_create(bytes, &h5));
         hotbed_status status = put_shard(h5, m, number);
-        if (status == HOTBED_OK)
-            status = hotbed_h5_finish(h5, &image);
+        HOTBED_THEN(status, hotbed_h5_finish(h5, &image));
         hotbed_h5_destroy(h5);
         HOTBED_TRY(status);
         if (image.metadata == NULL)
@@ -334,8 +333,7 @@ hotbed_status hotbed_layout_check_index(
     if (is_anothers(m))
         return HOTBED_OK;
     hotbed_status status = hotbed_layout_index(m, &made, &bytes);
-    if (status == HOTBED_OK)
-        status = compare(m, file, index, made, bytes, bytes == m->index_bytes);
+    HOTBED_THEN(status, compare(m, file, index, made, bytes, bytes == m->index_bytes));
     hotbed_delete(made);
     return status;
 }
@@ -452,8 +450,8 @@ hotbed_status hotbed_layout_index(const hotbed_manifest *m, void **file, size_t 
     hotbed_h5_image image = {.metadata = NULL};
     HOTBED_TRY(hotbed_h5_create(INDEX_STEP, &h5));
     hotbed_status status = put_index(h5, m);
-    if (status == HOTBED_OK)
-        status = hotbed_h5_finish(h5, &image); /* there are no datasets: all bytes are metadata */
+    HOTBED_THEN(
+        status, hotbed_h5_finish(h5, &image)); /* there are no datasets: all bytes are metadata */
     hotbed_h5_destroy(h5);
     *file = image.metadata;
     *bytes = image.metadata_bytes;

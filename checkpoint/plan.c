@@ -98,12 +98,9 @@ hotbed_status hotbed_plan_counted(
         status = hotbed_fail_table(
             HOTBED_ERR_MEMORY, table->name, "no memory for %" PRIu64 " counted keys of table '%s'",
             n, table->name);
-    if (status == HOTBED_OK)
-        status = hotbed_storage_export_counts(storage, local, n, keys, counts, &n, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_bucket_sort_pairs(n, keys, type, counts, table->bucket_bits, pairs);
-    if (status == HOTBED_OK)
-        status = hotbed_share_check_keys(share, m, number, n, pairs);
+    HOTBED_THEN(status, hotbed_storage_export_counts(storage, local, n, keys, counts, &n, stream));
+    HOTBED_THEN(status, hotbed_bucket_sort_pairs(n, keys, type, counts, table->bucket_bits, pairs));
+    HOTBED_THEN(status, hotbed_share_check_keys(share, m, number, n, pairs));
     hotbed_delete(keys);
     hotbed_delete(counts);
     if (status != HOTBED_OK) {
@@ -158,8 +155,7 @@ hotbed_status hotbed_plan_parent(
     *base = NULL;
     hotbed_status status =
         hotbed_io_open(config->calls, NULL, path, HOTBED_IO_DIRECTORY, &directory);
-    if (status == HOTBED_OK)
-        status = hotbed_manifest_read(&directory, &parent);
+    HOTBED_THEN(status, hotbed_manifest_read(&directory, &parent));
     if (status == HOTBED_OK) {
         *base = hotbed_mark_find(mark, parent.id);
         if (*base == NULL)
@@ -169,8 +165,7 @@ hotbed_status hotbed_plan_parent(
                 "full checkpoint",
                 path);
     }
-    if (status == HOTBED_OK)
-        status = same_tables(path, &parent, share, m);
+    HOTBED_THEN(status, same_tables(path, &parent, share, m));
     m->increment = true;
     m->parent = parent.id;
     m->parent_digest = parent.digest;

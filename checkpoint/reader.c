@@ -339,8 +339,7 @@ static hotbed_status read_part(table_reader *t, hotbed_shard_reader *shard, bool
     hotbed_part_reader part;
     bool rows = !redistributed(t->r, t->m, t->table);
     hotbed_status status = hotbed_part_reader_open(&part, shard, t->table, rows);
-    if (status == HOTBED_OK)
-        status = read_erased(t, &part);
+    HOTBED_THEN(status, read_erased(t, &part));
     if (status == HOTBED_OK && rows) {
         if (part.table->kind == HOTBED_TABLE_STATIC)
             narrow(t, &part);
@@ -380,8 +379,7 @@ static hotbed_status read_table(
     for (uint32_t i = 0; i < 2 && status == HOTBED_OK; i++)
         status = hotbed_staging_create(
             m, &m->tables[table], hotbed_row_types_of(&info), rows, r->stream, &t.stagings[i]);
-    if (status == HOTBED_OK)
-        status = read_part(&t, shard, last);
+    HOTBED_THEN(status, read_part(&t, shard, last));
     if (status == HOTBED_OK)
         status = hotbed_stream_sync(r->stream);
     else
@@ -443,8 +441,7 @@ static hotbed_status check_shards(const reader *r, const link *from) {
         if (i % ranks != (r->comm == NULL ? 0 : r->share.rank))
             continue;
         hotbed_status status = hotbed_shard_reader_open(&shard, &from->directory, m, i);
-        if (status == HOTBED_OK)
-            status = hotbed_shard_reader_check(&shard);
+        HOTBED_THEN(status, hotbed_shard_reader_check(&shard));
         hotbed_shard_reader_close(&shard);
         HOTBED_TRY(status);
     }
@@ -779,10 +776,8 @@ static hotbed_status load(
                        : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", n);
     status = agree(r, status);
     assert(status != HOTBED_OK || loaded != NULL);
-    if (status == HOTBED_OK)
-        status = count_rows(r, loaded);
-    if (status == HOTBED_OK)
-        status = agree(r, fill_mark(r, loaded, options->mark, &marked));
+    HOTBED_THEN(status, count_rows(r, loaded));
+    HOTBED_THEN(status, agree(r, fill_mark(r, loaded, options->mark, &marked)));
     if (status == HOTBED_OK && report != NULL) {
         status = describe(r, loaded, report);
         report->marked = marked;
@@ -814,10 +809,8 @@ hotbed_status hotbed_checkpoint_read(
         .strict = report == NULL,
     };
     hotbed_status status = agree(&r, prepare(&r, path, options));
-    if (status == HOTBED_OK)
-        status = compare_links(&r);
-    if (status == HOTBED_OK)
-        status = load(&r, options, report);
+    HOTBED_THEN(status, compare_links(&r));
+    HOTBED_THEN(status, load(&r, options, report));
     if (status != HOTBED_OK && r.touched)
         status = clear_after(&r, status);
     if (status == HOTBED_OK)
@@ -855,8 +848,7 @@ static hotbed_status read_blob(
     hotbed_status status = HOTBED_OK;
     if (data != NULL) {
         status = hotbed_shard_reader_open(&shard, directory, m, 0);
-        if (status == HOTBED_OK)
-            status = hotbed_shard_reader_blob(&shard, (uint32_t)(blob - m->blobs), data);
+        HOTBED_THEN(status, hotbed_shard_reader_blob(&shard, (uint32_t)(blob - m->blobs), data));
         hotbed_shard_reader_close(&shard);
     }
     if (status == HOTBED_OK)
@@ -869,10 +861,8 @@ hotbed_status hotbed_blob_read(
     hotbed_io_file directory = HOTBED_IO_CLOSED;
     hotbed_manifest m = {.world = 0};
     hotbed_status status = hotbed_io_open(calls, NULL, path, HOTBED_IO_DIRECTORY, &directory);
-    if (status == HOTBED_OK)
-        status = hotbed_manifest_read(&directory, &m);
-    if (status == HOTBED_OK)
-        status = read_blob(&directory, &m, name, data, bytes);
+    HOTBED_THEN(status, hotbed_manifest_read(&directory, &m));
+    HOTBED_THEN(status, read_blob(&directory, &m, name, data, bytes));
     hotbed_io_drop(&directory);
     hotbed_manifest_free(&m);
     return status;

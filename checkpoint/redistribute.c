@@ -53,12 +53,11 @@ static hotbed_status gather_ballots(
         stream, HOTBED_MEMORY_DEVICE, (size_t)(size + 1) * BALLOT_BYTES, NULL, &memory));
     char *device = memory.data;
     hotbed_status status = hotbed_copy(device, own, BALLOT_BYTES, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_comm_all_gather(comm, BALLOT_BYTES, device, device + BALLOT_BYTES, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_copy(all, device + BALLOT_BYTES, (size_t)size * BALLOT_BYTES, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_stream_sync(stream);
+    HOTBED_THEN(
+        status, hotbed_comm_all_gather(comm, BALLOT_BYTES, device, device + BALLOT_BYTES, stream));
+    HOTBED_THEN(
+        status, hotbed_copy(all, device + BALLOT_BYTES, (size_t)size * BALLOT_BYTES, stream));
+    HOTBED_THEN(status, hotbed_stream_sync(stream));
     if (status != HOTBED_OK) /* enqueued work uses the memory */
         status = hotbed_stream_settle(stream, status);
     hotbed_memory_free(&memory);

@@ -274,8 +274,7 @@ static hotbed_status pass_open(
     hotbed_status status;
     do {
         status = hotbed_chain_table_next(from, chunk.capacity, chunk.columns, &n);
-        if (status == HOTBED_OK)
-            status = distribute(w, table, from, &chunk, n, take);
+        HOTBED_THEN(status, distribute(w, table, from, &chunk, n, take));
         w->done += from->kind == HOTBED_CHAIN_COUNTED ? 0 : n;
         hotbed_progress_report(w->options->progress, w->done, w->total);
     } while (status == HOTBED_OK && n > 0);
@@ -286,8 +285,7 @@ static hotbed_status pass_open(
 static hotbed_status pass(rewriter *w, uint32_t table, hotbed_chain_kind kind, take_run take) {
     hotbed_chain_table from;
     hotbed_status status = hotbed_chain_table_open(w->chain, table, kind, &from);
-    if (status == HOTBED_OK)
-        status = pass_open(w, table, &from, take);
+    HOTBED_THEN(status, pass_open(w, table, &from, take));
     hotbed_chain_table_close(&from);
     return status;
 }
@@ -439,8 +437,7 @@ hotbed_status hotbed_checkpoint_rewrite(
     HOTBED_TRY(check_options(chain, options));
     HOTBED_TRY(hotbed_new_id(&id));
     hotbed_status status = hotbed_draft_open(calls, path, id, &draft);
-    if (status == HOTBED_OK)
-        status = hotbed_draft_make(&draft);
+    HOTBED_THEN(status, hotbed_draft_make(&draft));
     made = status == HOTBED_OK;
     if (made)
         status = rewrite(&w, &draft, id);

@@ -22,8 +22,7 @@ static hotbed_status read_text(hotbed_io_file *file, hotbed_manifest *out) {
     if (text == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for a manifest", bytes);
     hotbed_status status = hotbed_io_read(file, text, bytes, 0);
-    if (status == HOTBED_OK)
-        status = hotbed_manifest_parse(file->name, text, bytes, out);
+    HOTBED_THEN(status, hotbed_manifest_parse(file->name, text, bytes, out));
     hotbed_delete(text);
     return status;
 }

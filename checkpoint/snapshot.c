@@ -151,10 +151,8 @@ static hotbed_status copy_table(taker *all, uint32_t number, uint64_t slots) {
     step = step < slots ? step : slots;
     uint32_t local = hotbed_storages_number(all->storages, number);
     hotbed_status status = open_window(&t, &t.windows[0], local, step);
-    if (status == HOTBED_OK)
-        status = open_window(&t, &t.windows[1], local, step);
-    if (status == HOTBED_OK)
-        status = copy_windows(&t, slots);
+    HOTBED_THEN(status, open_window(&t, &t.windows[1], local, step));
+    HOTBED_THEN(status, copy_windows(&t, slots));
     hotbed_status synced =
         hotbed_stream_sync(all->stream); /* wait for work that a failure left enqueued */
     hotbed_status copied = hotbed_stream_sync(all->copier);

@@ -302,10 +302,8 @@ static hotbed_status put_shard(
     hotbed_draft draft;
     s->manifest.id = (hotbed_digest){.low = id.low, .high = id.high};
     hotbed_status status = hotbed_draft_open(config->calls, path, id, &draft);
-    if (status == HOTBED_OK)
-        status = hotbed_snapshot_land(config, s);
-    if (status == HOTBED_OK)
-        status = write_shard(&w, &draft);
+    HOTBED_THEN(status, hotbed_snapshot_land(config, s));
+    HOTBED_THEN(status, write_shard(&w, &draft));
     w.next.id = s->manifest.id;
     *update = (hotbed_mark_update){.base = w.base, .next = w.next};
     for (uint32_t t = 0; w.plans != NULL && t < s->manifest.num_tables; t++)

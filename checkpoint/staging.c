@@ -52,8 +52,7 @@ hotbed_status hotbed_staging_create(
     hotbed_status status = hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &s.host);
     if (status == HOTBED_OK && apart)
         status = hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &s.device);
-    if (status == HOTBED_OK)
-        status = hotbed_event_create(stream, &s.done);
+    HOTBED_THEN(status, hotbed_event_create(stream, &s.done));
     if (status != HOTBED_OK) {
         hotbed_staging_destroy(&s);
         return status;
@@ -99,15 +98,13 @@ hotbed_status hotbed_staging_fetch(
     HOTBED_TRY(device_rows(s, storage, table, &rows));
     void *keys = s->device_columns[HOTBED_COLUMN_KEYS];
     hotbed_status status = copy(keys, s->columns[HOTBED_COLUMN_KEYS], n * sizeof(uint64_t), stream);
-    if (status == HOTBED_OK)
-        status = hotbed_storage_get_rows(storage, table, n, keys, &rows, s->device_found, stream);
+    HOTBED_THEN(
+        status, hotbed_storage_get_rows(storage, table, n, keys, &rows, s->device_found, stream));
     for (uint32_t i = HOTBED_COLUMN_VALUES; i < HOTBED_ROW_COLUMNS && status == HOTBED_OK; i++)
         if (s->row_bytes[i] > 0)
             status = copy(s->columns[i], s->device_columns[i], n * s->row_bytes[i], stream);
-    if (status == HOTBED_OK)
-        status = copy(s->found, s->device_found, n, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_event_record(s->done, stream);
+    HOTBED_THEN(status, copy(s->found, s->device_found, n, stream));
+    HOTBED_THEN(status, hotbed_event_record(s->done, stream));
     return status;
 }
 

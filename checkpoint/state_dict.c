@@ -279,12 +279,9 @@ static hotbed_status make(hotbed_state_dict *d, entry *e, hotbed_stream *stream)
     hotbed_status status = HOTBED_OK;
     if (keys == NULL || scores == NULL || pairs == NULL || sorted == NULL || counts == NULL)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " keys", n);
-    if (status == HOTBED_OK)
-        status = hotbed_storage_export_keys(d->storage, table, n, keys, scores, &n, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_bucket_sort(n, keys, type, HOTBED_BUCKET_BITS, sorted, counts);
-    if (status == HOTBED_OK)
-        status = hotbed_bucket_sort_pairs(n, keys, type, scores, HOTBED_BUCKET_BITS, pairs);
+    HOTBED_THEN(status, hotbed_storage_export_keys(d->storage, table, n, keys, scores, &n, stream));
+    HOTBED_THEN(status, hotbed_bucket_sort(n, keys, type, HOTBED_BUCKET_BITS, sorted, counts));
+    HOTBED_THEN(status, hotbed_bucket_sort_pairs(n, keys, type, scores, HOTBED_BUCKET_BITS, pairs));
     if (status == HOTBED_OK) {
         memcpy(scores, pairs + n, bytes);
         give(e, sorted, n);
@@ -708,8 +705,7 @@ static hotbed_status copy_table(
     hotbed_memory host = {.data = NULL}, device = {.data = NULL};
     size_t bytes = chunk * row + 5 * 256;
     hotbed_status status = hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &host);
-    if (status == HOTBED_OK)
-        status = hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &device);
+    HOTBED_THEN(status, hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &device));
     for (uint64_t first = 0; first < s->rows && status == HOTBED_OK; first += chunk) {
         uint64_t n = s->rows - first < chunk ? s->rows - first : chunk;
         status = copy_chunk(d, table, s, first, n, host.data, device.data, stream);

@@ -139,8 +139,7 @@ hotbed_status hotbed_view_rows_read(
     hotbed_status status = HOTBED_OK;
     if (l.keys == NULL || l.numbers == NULL || out->pairs == NULL)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the rows of %" PRIu64 " keys", l.n);
-    if (status == HOTBED_OK)
-        status = list(&l, table, out);
+    HOTBED_THEN(status, list(&l, table, out));
     if (status != HOTBED_OK)
         status = hotbed_stream_settle(stream, status);
     hotbed_memory_free(&l.memory);

@@ -81,8 +81,8 @@ hotbed_status hotbed_touched_sort(
     changes->num_erased = hotbed_distinct_words(changes->num_erased, changes->erased);
     hotbed_status status =
         sort_keys(changes->num_changed, &changes->changed, type, bucket_bits, counts);
-    if (status == HOTBED_OK)
-        status = sort_keys(changes->num_erased, &changes->erased, type, bucket_bits, counts);
+    HOTBED_THEN(
+        status, sort_keys(changes->num_erased, &changes->erased, type, bucket_bits, counts));
     hotbed_delete(counts);
     return status;
 }

@@ -60,12 +60,9 @@ static hotbed_status verify_part(
     verifier *v, uint32_t shard, uint32_t table, hotbed_digest *content) {
     hotbed_part_reader part;
     hotbed_status status = hotbed_part_reader_open(&part, &v->link.shards[shard], table, true);
-    if (status == HOTBED_OK)
-        status = verify_rows(v, &part, content);
-    if (status == HOTBED_OK)
-        status = verify_keys(&part, HOTBED_COLUMN_COUNTED, part.part->counted);
-    if (status == HOTBED_OK)
-        status = verify_keys(&part, HOTBED_COLUMN_ERASED, part.part->erased);
+    HOTBED_THEN(status, verify_rows(v, &part, content));
+    HOTBED_THEN(status, verify_keys(&part, HOTBED_COLUMN_COUNTED, part.part->counted));
+    HOTBED_THEN(status, verify_keys(&part, HOTBED_COLUMN_ERASED, part.part->erased));
     hotbed_part_reader_close(&part);
     return status;
 }
@@ -89,8 +86,7 @@ static hotbed_status verify_views(const hotbed_manifest *m, hotbed_io_file *file
     if (index == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for the index", m->index_bytes);
     hotbed_status status = hotbed_io_read(file, index, m->index_bytes, 0);
-    if (status == HOTBED_OK)
-        status = hotbed_layout_check_index(m, file->name, index);
+    HOTBED_THEN(status, hotbed_layout_check_index(m, file->name, index));
     hotbed_delete(index);
     return status;
 }
@@ -131,8 +127,7 @@ static hotbed_status open_index(const hotbed_chain_link *link, hotbed_io_file *o
 static hotbed_status verify_index(verifier *v) {
     hotbed_io_file file;
     hotbed_status status = open_index(&v->link, &file);
-    if (status == HOTBED_OK)
-        status = verify_views(&v->link.manifest, &file);
+    HOTBED_THEN(status, verify_views(&v->link.manifest, &file));
     hotbed_io_drop(&file);
     return status;
 }
@@ -201,8 +196,7 @@ static hotbed_status verify_layout(verifier *v, uint32_t number) {
     if (metadata == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes of metadata", bytes);
     hotbed_status status = hotbed_io_read(&shard->file, metadata, bytes, 0);
-    if (status == HOTBED_OK)
-        status = hotbed_layout_check(m, number, shard->file.name, metadata);
+    HOTBED_THEN(status, hotbed_layout_check(m, number, shard->file.name, metadata));
     hotbed_delete(metadata);
     return status;
 }
@@ -231,8 +225,7 @@ hotbed_status hotbed_checkpoint_verify(
     const hotbed_io_calls *calls, const char *path, const hotbed_progress *progress) {
     verifier v = {.progress = progress};
     hotbed_status status = hotbed_chain_link_open(calls, path, &v.link);
-    if (status == HOTBED_OK)
-        status = verify(&v);
+    HOTBED_THEN(status, verify(&v));
     hotbed_chain_link_close(&v.link);
     return status;
 }
@@ -241,8 +234,7 @@ hotbed_status hotbed_checkpoint_verify_quick(const hotbed_io_calls *calls, const
     hotbed_chain_link link;
     hotbed_io_file index = HOTBED_IO_CLOSED;
     hotbed_status status = hotbed_chain_link_open(calls, path, &link);
-    if (status == HOTBED_OK)
-        status = open_index(&link, &index);
+    HOTBED_THEN(status, open_index(&link, &index));
     hotbed_io_drop(&index);
     hotbed_chain_link_close(&link);
     return status;
@@ -385,8 +377,7 @@ hotbed_status hotbed_checkpoint_diff(
             hotbed_dtype_name(u->state_dtype));
     side s[2] = {{.n = 0}, {.n = 0}};
     hotbed_status status = open_side(a, table_a, kind, &s[0]);
-    if (status == HOTBED_OK)
-        status = open_side(b, table_b, kind, &s[1]);
+    HOTBED_THEN(status, open_side(b, table_b, kind, &s[1]));
     if (status == HOTBED_OK)
         status = compare(
             &s[0], &s[1], t, ignore_scores, t->rows > u->rows ? t->rows : u->rows, progress, out);

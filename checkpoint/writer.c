@@ -116,8 +116,7 @@ static hotbed_status stream_rows(row_stream *s) {
         status = hotbed_staging_create(
             &s->w->manifest, s->table, hotbed_manifest_types(s->table), s->rows, s->w->stream,
             &s->stagings[i]);
-    if (status == HOTBED_OK)
-        status = stream_chunks(s);
+    HOTBED_THEN(status, stream_chunks(s));
     if (status != HOTBED_OK)
         status = hotbed_stream_settle(s->w->stream, status);
     hotbed_staging_destroy(&s->stagings[0]);
@@ -150,10 +149,8 @@ static hotbed_status sorted_keys(writer *w, uint32_t number, uint64_t rows, uint
             HOTBED_ERR_STATE, table->name, NULL, (double)found, (double)rows,
             "table '%s' was changed while it was saved: it had %" PRIu64 " keys, now %" PRIu64,
             table->name, rows, found);
-    if (status == HOTBED_OK)
-        status = hotbed_share_check_keys(&w->share, &w->manifest, number, rows, unsorted);
-    if (status == HOTBED_OK)
-        status = hotbed_bucket_sort(rows, unsorted, type, table->bucket_bits, keys, counts);
+    HOTBED_THEN(status, hotbed_share_check_keys(&w->share, &w->manifest, number, rows, unsorted));
+    HOTBED_THEN(status, hotbed_bucket_sort(rows, unsorted, type, table->bucket_bits, keys, counts));
     hotbed_delete(unsorted);
     hotbed_delete(counts);
     if (status == HOTBED_OK)
@@ -201,8 +198,7 @@ static hotbed_status digest_table(writer *w, uint32_t number) {
     hotbed_status status = HOTBED_OK;
     if (s.context == NULL)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a row", row_bytes);
-    if (status == HOTBED_OK)
-        status = stream_rows(&s);
+    HOTBED_THEN(status, stream_rows(&s));
     hotbed_delete(s.context);
     return status;
 }
@@ -402,8 +398,7 @@ hotbed_status hotbed_save_begin(
     hotbed_checkpoint_id made = {0};
     HOTBED_TRY(hotbed_new_id(&made));
     hotbed_status status = hotbed_draft_open(config->calls, path, made, &draft);
-    if (status == HOTBED_OK)
-        status = hotbed_draft_make(&draft);
+    HOTBED_THEN(status, hotbed_draft_make(&draft));
     hotbed_draft_close(&draft);
     if (status == HOTBED_OK)
         *id = made;
@@ -428,8 +423,7 @@ static hotbed_status put_shard(
     HOTBED_TRY(hotbed_share_read(&options->share, storages, &w.share));
     HOTBED_TRY(hotbed_stream_hold_fault(stream, &held)); /* a fault of earlier work is not ours */
     hotbed_status status = hotbed_draft_open(config->calls, path, id, &draft);
-    if (status == HOTBED_OK)
-        status = write_shard(&w, &draft, id);
+    HOTBED_THEN(status, write_shard(&w, &draft, id));
     w.next.id = w.manifest.id;
     *update = (hotbed_mark_update){.base = w.base, .next = w.next};
     for (uint32_t i = 0; w.plans != NULL && i < w.manifest.num_tables; i++)
@@ -462,10 +456,8 @@ hotbed_status hotbed_save_mark(
     hotbed_checkpoint_options options = {.size = sizeof options};
     writer w = {.config = config, .storages = storages, .stream = stream, .options = &options};
     hotbed_status status = hotbed_share_read(share, storages, &w.share);
-    if (status == HOTBED_OK)
-        status = plan_head(&w, id);
-    if (status == HOTBED_OK)
-        status = hotbed_marked_reserve(w.manifest.num_tables, &w.next);
+    HOTBED_THEN(status, plan_head(&w, id));
+    HOTBED_THEN(status, hotbed_marked_reserve(w.manifest.num_tables, &w.next));
     for (uint32_t i = 0; status == HOTBED_OK && i < w.manifest.num_tables; i++)
         status = digest_table(&w, i);
     w.next.id = w.manifest.id;
@@ -509,10 +501,8 @@ hotbed_status hotbed_save_commit(
     uint32_t world) {
     hotbed_draft draft;
     hotbed_status status = hotbed_draft_open(config->calls, path, id, &draft);
-    if (status == HOTBED_OK)
-        status = hotbed_draft_enter(&draft);
-    if (status == HOTBED_OK)
-        status = hotbed_draft_assemble(&draft, world);
+    HOTBED_THEN(status, hotbed_draft_enter(&draft));
+    HOTBED_THEN(status, hotbed_draft_assemble(&draft, world));
     hotbed_draft_close(&draft);
     return status == HOTBED_OK ? status : abort_after(config, path, id, status);
 }

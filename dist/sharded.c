@@ -477,8 +477,7 @@ static hotbed_status make_lookup(
         o.output_dtype = written;
     }
     status = hotbed_storage_create(&o, stream, &g->lookup);
-    if (status == HOTBED_OK)
-        status = describe_keys(c, g, stream);
+    HOTBED_THEN(status, describe_keys(c, g, stream));
 done:
     hotbed_delete(tables);
     hotbed_delete(features);
@@ -532,8 +531,7 @@ static hotbed_status upload_group(hotbed_sharded *c, hotbed_group *g, hotbed_str
     hotbed_memory staging = {0};
     hotbed_status status =
         hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &g->described);
-    if (status == HOTBED_OK)
-        status = hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &staging);
+    HOTBED_THEN(status, hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &staging));
     if (status != HOTBED_OK)
         goto done;
     memset(staging.data, 0, bytes);
@@ -541,8 +539,7 @@ static hotbed_status upload_group(hotbed_sharded *c, hotbed_group *g, hotbed_str
     (void)carve_group(g, g->described.data);
     describe_group(c, g, &host);
     status = hotbed_copy(g->described.data, staging.data, bytes, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_stream_finish(stream);
+    HOTBED_THEN(status, hotbed_stream_finish(stream));
 done:
     hotbed_memory_free(&staging);
     return status;
@@ -586,16 +583,12 @@ static hotbed_status init_static(
             at[CHUNK + i] = done + i;
         }
         status = hotbed_copy(keys.data, at, n * sizeof *at, stream);
-        if (status == HOTBED_OK)
-            status = hotbed_copy(numbers.data, at + CHUNK, n * sizeof *at, stream);
-        if (status == HOTBED_OK)
-            status = hotbed_storage_set_rows(initial, 0, n, keys.data, NULL, stream);
-        if (status == HOTBED_OK)
-            status = hotbed_storage_get_rows(initial, 0, n, keys.data, &part, NULL, stream);
-        if (status == HOTBED_OK)
-            status = hotbed_storage_set_rows(g->lookup, t, n, numbers.data, &part, stream);
-        if (status == HOTBED_OK)
-            status = hotbed_storage_clear(initial, 0, stream); /* waits: `at` can be reused */
+        HOTBED_THEN(status, hotbed_copy(numbers.data, at + CHUNK, n * sizeof *at, stream));
+        HOTBED_THEN(status, hotbed_storage_set_rows(initial, 0, n, keys.data, NULL, stream));
+        HOTBED_THEN(status, hotbed_storage_get_rows(initial, 0, n, keys.data, &part, NULL, stream));
+        HOTBED_THEN(status, hotbed_storage_set_rows(g->lookup, t, n, numbers.data, &part, stream));
+        HOTBED_THEN(
+            status, hotbed_storage_clear(initial, 0, stream)); /* waits: `at` can be reused */
     }
     if (status != HOTBED_OK)
         (void)!hotbed_stream_finish(stream); /* enqueued work still uses the memory */

@@ -250,10 +250,8 @@ static hotbed_status gather(
         stream, HOTBED_MEMORY_DEVICE, (comm->size + 1) * sizeof *own, NULL, &memory));
     summary *device = memory.data;
     hotbed_status status = hotbed_copy(device, own, sizeof *own, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_comm_all_gather(comm, sizeof *own, device, device + 1, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_copy(all, device + 1, comm->size * sizeof *all, stream);
+    HOTBED_THEN(status, hotbed_comm_all_gather(comm, sizeof *own, device, device + 1, stream));
+    HOTBED_THEN(status, hotbed_copy(all, device + 1, comm->size * sizeof *all, stream));
     hotbed_status synced = hotbed_stream_sync(stream); /* enqueued work uses the memory */
     hotbed_memory_free(&memory);
     return status == HOTBED_OK ? synced : status;
@@ -272,10 +270,8 @@ static hotbed_status fetch(
     hotbed_status status = HOTBED_OK;
     if (comm->rank == root)
         status = hotbed_copy(memory.data, own, bytes, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_comm_broadcast(comm, root, bytes, memory.data, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_copy(*out, memory.data, bytes, stream);
+    HOTBED_THEN(status, hotbed_comm_broadcast(comm, root, bytes, memory.data, stream));
+    HOTBED_THEN(status, hotbed_copy(*out, memory.data, bytes, stream));
     hotbed_status synced = hotbed_stream_sync(stream);
     hotbed_memory_free(&memory);
     return status == HOTBED_OK ? synced : status;
@@ -327,8 +323,7 @@ static hotbed_status explain(
         }
     } else if (other < comm->size) {
         status = fetch(comm, 0, own, all[0].bytes, stream, &texts[0]);
-        if (status == HOTBED_OK)
-            status = fetch(comm, other, own, all[other].bytes, stream, &texts[1]);
+        HOTBED_THEN(status, fetch(comm, other, own, all[other].bytes, stream, &texts[1]));
         if (status == HOTBED_OK)
             *result = fail_difference(what, texts[0], texts[0] + all[0].bytes, texts[1], other);
     }
@@ -344,8 +339,7 @@ static hotbed_status compare(
     if (all == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the digests of %u ranks", comm->size);
     hotbed_status status = gather(comm, own, all, stream);
-    if (status == HOTBED_OK)
-        status = explain(comm, what, all, text, stream, result);
+    HOTBED_THEN(status, explain(comm, what, all, text, stream, result));
     hotbed_delete(all);
     return status;
 }
@@ -370,8 +364,7 @@ static hotbed_status agree(
     writer described = {.text = NULL};
     if (comm->size == 1)
         return status;
-    if (status == HOTBED_OK)
-        status = describe(what, &described);
+    HOTBED_THEN(status, describe(what, &described));
     hotbed_error_copy(&error);
     const char *text = status == HOTBED_OK ? described.text : (const char *)&error;
     const size_t bytes = status == HOTBED_OK ? described.length : sizeof error;

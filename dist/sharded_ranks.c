@@ -153,8 +153,7 @@ static hotbed_status backward(
     if (number < context->num_members)
         keep_gradient(context, number, gradient, stride);
     hotbed_status status = hotbed_sharded_backward_dist(context, number, gradient, stride, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_sharded_update(context, number, stream);
+    HOTBED_THEN(status, hotbed_sharded_update(context, number, stream));
     if (number < context->num_members)
         keep_gradient(context, number, NULL, 0);
     return status;

@@ -210,8 +210,7 @@ static hotbed_status read_in_pieces(
     hotbed_stream *beside, *ahead;
     HOTBED_TRY(hotbed_stream_beside(stream, &beside));
     hotbed_status status = hotbed_stream_branch(beside, &ahead);
-    if (status == HOTBED_OK)
-        status = read_pieces(context, m, args, ahead, stream);
+    HOTBED_THEN(status, read_pieces(context, m, args, ahead, stream));
     const hotbed_status joined = hotbed_stream_join(beside);
     return hotbed_parts_join(status != HOTBED_OK ? status : joined, stream);
 }
@@ -233,8 +232,7 @@ static hotbed_status compute(
     if (pieces) {
         if (prefetches)
             status = enqueue_prefetch(context, hotbed_step_part(context, m, 0), stream);
-        if (status == HOTBED_OK)
-            status = read_in_pieces(context, m, args, stream);
+        HOTBED_THEN(status, read_in_pieces(context, m, args, stream));
     } else { /* evals use the stream's workspace */
         const call_args none = {NULL, NULL, 0};
         status = for_parts(

@@ -7,8 +7,7 @@ static hotbed_status digest(
     hotbed_memory host = {0};
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PAGEABLE, (size_t)bytes, NULL, &host));
     hotbed_status status = hotbed_copy(host.data, data, (size_t)bytes, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_stream_finish(stream);
+    HOTBED_THEN(status, hotbed_stream_finish(stream));
     const unsigned char *at = host.data;
     *out = 0xCBF29CE484222325U;
     for (uint64_t i = 0; status == HOTBED_OK && i < bytes; i++)

@@ -188,8 +188,7 @@ hotbed_status hotbed_pipeline_create(
     init_lock(pipeline);
     hotbed_nvtx_start();
     hotbed_status status = hotbed_program_read(plan, program, &report);
-    if (status == HOTBED_OK)
-        status = make(pipeline);
+    HOTBED_THEN(status, make(pipeline));
     if (status != HOTBED_OK) {
         hotbed_pipeline_destroy(pipeline);
         return status;

@@ -187,8 +187,7 @@ hotbed_status hotbed_profile_run(
     hotbed_status status = HOTBED_OK;
     for (uint32_t r = 0; r < m.o.rounds && status == HOTBED_OK; r++)
         status = measure_round(&m, r, rounds);
-    if (status == HOTBED_OK)
-        status = summarise(&m, rounds, out);
+    HOTBED_THEN(status, summarise(&m, rounds, out));
     hotbed_delete(rounds);
     return status;
 }

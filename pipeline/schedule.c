@@ -101,8 +101,7 @@ hotbed_status hotbed_schedule_predict(
     hotbed_status status = program == NULL || m == NULL
                                ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory to predict a plan")
                                : hotbed_program_read(plan, program, &report);
-    if (status == HOTBED_OK)
-        status = check_costs(program, costs);
+    HOTBED_THEN(status, check_costs(program, costs));
     if (status == HOTBED_OK)
         *seconds = simulate(program, costs, m);
     hotbed_delete(m);

@@ -256,14 +256,11 @@ static hotbed_status gather(base *b, uint32_t table, scratch *s, group *g) {
 static hotbed_status write_numbered(base *b, uint32_t table, group *g) {
     scratch s;
     hotbed_status status = divide(&b->from[table], g->record_bytes, &s);
-    if (status == HOTBED_OK)
-        status = hotbed_directory_scratch(&b->directory, &b->head, &s.file);
-    if (status == HOTBED_OK)
-        status = scatter(b, table, &s);
+    HOTBED_THEN(status, hotbed_directory_scratch(&b->directory, &b->head, &s.file));
+    HOTBED_THEN(status, scatter(b, table, &s));
     hotbed_delete(s.buffers);
     s.buffers = NULL;
-    if (status == HOTBED_OK)
-        status = gather(b, table, &s, g);
+    HOTBED_THEN(status, gather(b, table, &s, g));
     scratch_close(&s);
     return status;
 }
@@ -299,8 +296,7 @@ static hotbed_status write_table(base *b, uint32_t table) {
     const hotbed_base_table *from = &b->from[table];
     hotbed_rows_table_begin(b->draft, table, &b->tables[table], from->rows, 0);
     hotbed_status status = group_open(from, &b->tables[table], &g);
-    if (status == HOTBED_OK)
-        status = from->hash ? write_hash(b, table, &g) : write_numbered(b, table, &g);
+    HOTBED_THEN(status, from->hash ? write_hash(b, table, &g) : write_numbered(b, table, &g));
     group_close(&g);
     return status == HOTBED_OK ? hotbed_rows_table_end(b->draft, NULL) : status;
 }

@@ -396,8 +396,7 @@ hotbed_status hotbed_rows_end(hotbed_rows_draft *f, hotbed_cut_part *part) {
     part->digest = hotbed_digest_of(f->front, front - sizeof part->digest);
     memcpy((char *)f->front + front - sizeof part->digest, &part->digest, sizeof part->digest);
     hotbed_status status = hotbed_io_write(&f->file.file, f->front, front, 0);
-    if (status == HOTBED_OK)
-        status = draft_name(&f->file, f->name);
+    HOTBED_THEN(status, draft_name(&f->file, f->name));
     hotbed_rows_drop(f, status);
     if (status == HOTBED_OK) {
         status = hotbed_io_sync(&d->file);
@@ -477,22 +476,16 @@ hotbed_status hotbed_cut_write(
     hotbed_cut_name(name, head->number);
     *named = false;
     hotbed_status status = draft_open(&f, d, name);
-    if (status == HOTBED_OK)
-        status = column_open(&c, &f);
-    if (status == HOTBED_OK)
-        status = column_add(&c, &f, head, sizeof *head);
-    if (status == HOTBED_OK)
-        status = column_add(&c, &f, tables, head->tables * sizeof *tables);
-    if (status == HOTBED_OK)
-        status = column_add(&c, &f, parts, head->world * sizeof *parts);
-    if (status == HOTBED_OK)
-        status = column_flush(&c, &f);
+    HOTBED_THEN(status, column_open(&c, &f));
+    HOTBED_THEN(status, column_add(&c, &f, head, sizeof *head));
+    HOTBED_THEN(status, column_add(&c, &f, tables, head->tables * sizeof *tables));
+    HOTBED_THEN(status, column_add(&c, &f, parts, head->world * sizeof *parts));
+    HOTBED_THEN(status, column_flush(&c, &f));
     if (status == HOTBED_OK) {
         *digest = hotbed_digest_pieces_end(c.digest);
         status = column_add(&c, &f, digest, sizeof *digest);
     }
-    if (status == HOTBED_OK)
-        status = column_flush(&c, &f);
+    HOTBED_THEN(status, column_flush(&c, &f));
     if (status == HOTBED_OK) {
         *named = true;
         status = draft_name(&f, name);

@@ -135,8 +135,7 @@ static hotbed_status write_part(hotbed_publisher *p, hotbed_publish_stats *stats
     hotbed_status status = hotbed_rows_write(
         &p->directory, &p->head, p->tables, p->rank, p->source, p->dtypes, &own->part,
         report_keys(own), &stats->last_rows, &stats->last_erased);
-    if (status == HOTBED_OK)
-        status = show(p, false);
+    HOTBED_THEN(status, show(p, false));
     report_status(own, status);
     own->step = p->head.step;
     stats->last_bytes = own->part.bytes;
@@ -165,8 +164,7 @@ static hotbed_status write_cut(hotbed_publisher *p, bool *named) {
                 p->tables[t].keys += report_keys(report_of(p, r))[t];
         }
         status = hotbed_cut_write(&p->directory, &p->head, p->tables, p->parts, &digest, named);
-        if (status == HOTBED_OK)
-            status = show(p, true);
+        HOTBED_THEN(status, show(p, true));
     }
     memset(own, 0, p->report_bytes);
     report_status(own, status);
@@ -218,8 +216,7 @@ static hotbed_status write_copy(hotbed_publisher *p, hotbed_publish_stats *stats
     hotbed_status status = p->head.number <= HOTBED_CUT_NUMBER_MOST
                                ? write_part(p, stats)
                                : hotbed_fail(HOTBED_ERR_STATE, "all numbers of cuts are used");
-    if (status == HOTBED_OK)
-        status = write_cut(p, &named);
+    HOTBED_THEN(status, write_cut(p, &named));
     if (status != HOTBED_OK) {
         hotbed_error error;
         hotbed_error_copy(&error);

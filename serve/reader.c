@@ -319,8 +319,7 @@ static hotbed_status use(poll *p, uint64_t number, bool base) {
         if (status != HOTBED_OK)
             hotbed_version_free(v);
     }
-    if (status == HOTBED_OK)
-        status = install(p->r, v);
+    HOTBED_THEN(status, install(p->r, v));
     hotbed_files_release(files); /* the version uses them */
     return status;
 }

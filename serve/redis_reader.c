@@ -152,8 +152,7 @@ static hotbed_status read_cut(hotbed_redis_reader *r) {
             (double)r->stats.version,
             "Redis at %s has cut %" PRIu64 ", and had %" PRIu64 " before: it was set back",
             hotbed_redis_at(r->redis), number, r->stats.version);
-    if (status == HOTBED_OK)
-        status = use_cut(r, record, &cut);
+    HOTBED_THEN(status, use_cut(r, record, &cut));
     if (status != HOTBED_OK)
         hotbed_delete(record);
     return status;
@@ -431,8 +430,7 @@ hotbed_status hotbed_redis_reader_open(
     r->places = ((uint64_t)hotbed_redis_cache_rows(redis) + WAYS - 1) / WAYS * WAYS;
     pthread_mutex_init(&r->lock, NULL);
     hotbed_status status = hotbed_redis_connect(redis);
-    if (status == HOTBED_OK)
-        status = read_cut(r);
+    HOTBED_THEN(status, read_cut(r));
     r->stats.healthy = status == HOTBED_OK;
     if (status == HOTBED_OK)
         *out = r;

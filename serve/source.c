@@ -568,8 +568,7 @@ static hotbed_status compare_marks(hotbed_source *s, source_table *t, hotbed_cha
         status = fail_memory(t, n);
     if (status == HOTBED_OK)
         compare(t, rows, &out->num_rows, s->erased, &out->num_erased);
-    if (status == HOTBED_OK)
-        status = filter_rows(s, t, rows, &out->num_rows);
+    HOTBED_THEN(status, filter_rows(s, t, rows, &out->num_rows));
     hotbed_delete(rows);
     out->keys = s->changed_keys;
     out->places = s->changed_places;

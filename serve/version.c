@@ -86,8 +86,8 @@ hotbed_status hotbed_files_head(
     f->users = 1;
     full_name full = name_of(path, name);
     hotbed_status status = map_open(directory, path, name, 1, &f->cut_map);
-    if (status == HOTBED_OK)
-        status = hotbed_cut_parse(full.text, number, f->cut_map.data, f->cut_map.bytes, &f->cut);
+    HOTBED_THEN(
+        status, hotbed_cut_parse(full.text, number, f->cut_map.data, f->cut_map.bytes, &f->cut));
     if (status == HOTBED_OK)
         *out = f;
     else
@@ -304,8 +304,7 @@ hotbed_status hotbed_version_of_base(hotbed_files *files, hotbed_version **out) 
         for (uint32_t r = 0; r < v->world; r++)
             v->tables[t].keys += files->rows[r].tables[t].rows;
     hotbed_status status = set_routes(v, &files->cut);
-    if (status == HOTBED_OK)
-        status = check_keys(v, &files->cut);
+    HOTBED_THEN(status, check_keys(v, &files->cut));
     return finish(v, status, out);
 }
 
@@ -410,8 +409,7 @@ hotbed_status hotbed_version_after(
     hotbed_status status = set_routes(v, &files->cut);
     for (uint32_t t = 0; t < v->num_tables && status == HOTBED_OK; t++)
         status = apply_table(before, files, t, v);
-    if (status == HOTBED_OK)
-        status = check_keys(v, &files->cut);
+    HOTBED_THEN(status, check_keys(v, &files->cut));
     return finish(v, status, out);
 }
 

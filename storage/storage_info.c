@@ -186,8 +186,7 @@ hotbed_status hotbed_storage_set_keys(
     memcpy(staging.data, view, sizeof *view);
     hotbed_status status =
         hotbed_copy(&storage->device_tables[table], staging.data, sizeof *view, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_stream_finish(stream);
+    HOTBED_THEN(status, hotbed_stream_finish(stream));
     hotbed_memory_free(&staging);
     hotbed_table_names_set_keys(storage->names, table, keys);
     return status;

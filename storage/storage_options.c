@@ -308,8 +308,7 @@ hotbed_status hotbed_storage_external_tables(
         if (status == HOTBED_OK)
             (void)snprintf(names[t], sizeof names[t], "%s", one.name);
     }
-    if (status == HOTBED_OK)
-        status = hotbed_names_check(names, all.num_tables, sizeof *names);
+    HOTBED_THEN(status, hotbed_names_check(names, all.num_tables, sizeof *names));
     hotbed_delete(names);
     for (uint32_t t = 0; t < all.num_tables && status == HOTBED_OK; t++)
         status = describe_external(&all, t, &tables[t]);

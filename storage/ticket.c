@@ -502,8 +502,7 @@ hotbed_status hotbed_ticket_keep(hotbed_ticket *ticket, hotbed_stream *stream) {
     ticket->kept_recorded = ticket->kept_recorded || hotbed_stream_recording(stream);
     const hotbed_lookup_kernels *kernels = ticket->storage->kernels.lookup;
     hotbed_status status = kernels->pin_again(&ticket->step, stream);
-    if (status == HOTBED_OK)
-        status = kernels->hold(&ticket->step, HOTBED_HELD_KEPT, true, stream);
+    HOTBED_THEN(status, kernels->hold(&ticket->step, HOTBED_HELD_KEPT, true, stream));
     if (status != HOTBED_OK)
         drop_kept(ticket);
     return status;

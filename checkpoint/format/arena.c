@@ -39,11 +39,9 @@ hotbed_status hotbed_checkpoint_arena_create(
     arena->backend = hotbed_stream_backend(stream);
     arena->device = hotbed_stream_device(stream);
     hotbed_status status = make_part(&arena->parts[0], HOTBED_MEMORY_DEVICE, device_bytes, stream);
-    if (status == HOTBED_OK)
-        status = make_part(&arena->parts[1], HOTBED_MEMORY_PINNED, pinned_bytes, stream);
+    HOTBED_THEN(status, make_part(&arena->parts[1], HOTBED_MEMORY_PINNED, pinned_bytes, stream));
     hotbed_status synced = hotbed_stream_finish(stream);
-    if (status == HOTBED_OK)
-        status = synced;
+    HOTBED_THEN(status, synced);
     if (status == HOTBED_OK)
         *out = arena;
     else

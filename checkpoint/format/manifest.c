@@ -472,10 +472,8 @@ hotbed_status hotbed_manifest_parse(
     HOTBED_TRY(open_text(name_of, text, bytes, &c));
     check_version(&c);
     hotbed_status status = c.status;
-    if (status == HOTBED_OK)
-        status = read_scope(&c, out, s);
-    if (status == HOTBED_OK)
-        status = hotbed_manifest_check(name_of, out);
+    HOTBED_THEN(status, read_scope(&c, out, s));
+    HOTBED_THEN(status, hotbed_manifest_check(name_of, out));
     out->digest = hotbed_digest_of(text, bytes - END_BYTES);
     if (status != HOTBED_OK)
         hotbed_manifest_free(out);
@@ -609,10 +607,8 @@ hotbed_status hotbed_manifest_add_shard(
     hotbed_status status = HOTBED_OK;
     if (read.storages == NULL || read.tables == NULL)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
-    if (status == HOTBED_OK)
-        status = read_scope(&c, &read, s);
-    if (status == HOTBED_OK)
-        status = add_tables(m, &read, shard);
+    HOTBED_THEN(status, read_scope(&c, &read, s));
+    HOTBED_THEN(status, add_tables(m, &read, shard));
     hotbed_delete(read.storages);
     hotbed_delete(read.tables);
     return status;

@@ -206,8 +206,7 @@ static hotbed_status diff_blob(differ *d, const char *name) {
     uint64_t m = 0, n = 0;
     char field[80], x[40] = "absent", y[40] = "absent";
     hotbed_status status = read_blob(&d->a, name, &a, &m);
-    if (status == HOTBED_OK)
-        status = read_blob(&d->b, name, &b, &n);
+    HOTBED_THEN(status, read_blob(&d->b, name, &b, &n));
     if (a != NULL)
         snprintf(x, sizeof x, "%" PRIu64 " bytes", m);
     if (b != NULL)
@@ -235,12 +234,9 @@ static hotbed_status diff_blobs(differ *d) {
 
 static hotbed_status diff(differ *d, const char *a, const char *b) {
     hotbed_status status = tool_open_chain(a, &d->a);
-    if (status == HOTBED_OK)
-        status = tool_open_chain(b, &d->b);
-    if (status == HOTBED_OK)
-        status = diff_tables(d);
-    if (status == HOTBED_OK)
-        status = diff_blobs(d);
+    HOTBED_THEN(status, tool_open_chain(b, &d->b));
+    HOTBED_THEN(status, diff_tables(d));
+    HOTBED_THEN(status, diff_blobs(d));
     if (status == HOTBED_OK)
         diff_state(d);
     hotbed_chain_close(&d->a);

@@ -425,10 +425,8 @@ static hotbed_status read_once(const char *path, tool_entry **out, size_t *n, bo
     hotbed_status status = read_entries(list, path, out, n);
     if (*n > 0)
         qsort(*out, *n, sizeof **out, by_step);
-    if (status == HOTBED_OK)
-        status = find_chains(*out, *n);
-    if (status == HOTBED_OK)
-        status = find_targets(path, *out, *n);
+    HOTBED_THEN(status, find_chains(*out, *n));
+    HOTBED_THEN(status, find_targets(path, *out, *n));
     for (size_t i = 0; i < *n && status == HOTBED_OK; i++)
         *changed = *changed || is_gone(dirfd(list), &(*out)[i]);
     closedir(list);
@@ -634,8 +632,7 @@ hotbed_status tool_open_chain(const char *path, hotbed_chain *out) {
     char text[1024] = "";
     if (named == NULL || led == NULL)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the path of %s", path);
-    if (status == HOTBED_OK)
-        status = open_beside(named, path, &last, &found, &why, text, out);
+    HOTBED_THEN(status, open_beside(named, path, &last, &found, &why, text, out));
     if (status == HOTBED_OK && !found && strcmp(named, led) != 0)
         status = open_beside(led, path, &last, &found, &why, text, out);
     if (status == HOTBED_OK && !found)

@@ -171,8 +171,7 @@ static hotbed_status remove_named(const place *p, const char *name, const char *
     hotbed_status status = HOTBED_OK;
     if (strcmp(name, gone) != 0 && fsync(p->handle) != 0)
         status = hotbed_io_fail("cannot sync", p->path, -errno);
-    if (status == HOTBED_OK)
-        status = remove_files(p, gone, files, &removed);
+    HOTBED_THEN(status, remove_files(p, gone, files, &removed));
     if (status == HOTBED_OK && unlinkat(p->handle, gone, AT_REMOVEDIR) != 0)
         status = fail_at("cannot remove", p, NULL, gone);
     if (status == HOTBED_OK || strcmp(name, gone) == 0)

@@ -34,10 +34,8 @@ static hotbed_status rewrite_chain(
     hotbed_status status = tool_open_chain(from, &chain);
     if (status == HOTBED_OK && options->world == 0)
         options->world = hotbed_chain_last(&chain)->world;
-    if (status == HOTBED_OK)
-        status = check_open_files(options->world);
-    if (status == HOTBED_OK)
-        status = hotbed_checkpoint_rewrite(tool_files(), &chain, to, options);
+    HOTBED_THEN(status, check_open_files(options->world));
+    HOTBED_THEN(status, hotbed_checkpoint_rewrite(tool_files(), &chain, to, options));
     hotbed_chain_close(&chain);
     return status;
 }

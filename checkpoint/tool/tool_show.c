@@ -182,8 +182,7 @@ static hotbed_status read_manifest(const char *path, hotbed_manifest *m) {
     hotbed_io_file directory = HOTBED_IO_CLOSED;
     hotbed_status status =
         hotbed_io_open(&hotbed_io_system, NULL, path, HOTBED_IO_DIRECTORY, &directory);
-    if (status == HOTBED_OK)
-        status = hotbed_manifest_read(&directory, m);
+    HOTBED_THEN(status, hotbed_manifest_read(&directory, m));
     hotbed_io_drop(&directory);
     return status;
 }

@@ -331,8 +331,7 @@ static hotbed_status bare(
         status = check_nccl(
             ncclAlltoAll(send, recv, bytes, ncclUint8, n->nccl, hotbed_stream_native(stream)),
             "ncclAlltoAll");
-    if (status == HOTBED_OK)
-        status = end_turn(n, stream);
+    HOTBED_THEN(status, end_turn(n, stream));
     pthread_mutex_unlock(&n->submit);
     return status;
 }
@@ -460,10 +459,8 @@ static hotbed_status window_create(
     hotbed_status status = w == NULL ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a window")
                                      : window_alloc(n, total, w);
     hotbed_status agreed = agree(n, total, status == HOTBED_OK);
-    if (status == HOTBED_OK)
-        status = agreed;
-    if (status == HOTBED_OK)
-        status = window_register(n, total, w);
+    HOTBED_THEN(status, agreed);
+    HOTBED_THEN(status, window_register(n, total, w));
     if (w == NULL)
         return status;
     w->base.comm = comm;
@@ -487,10 +484,8 @@ static hotbed_status window_barrier(hotbed_window *base, hotbed_stream *stream) 
     nccl_comm *n = nccl_of(base->comm);
     pthread_mutex_lock(&n->submit); /* one at a time, also with respect to NCCL's own operations */
     hotbed_status status = take_turn(n, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_comm_gpu_barrier(&n->gpu, &w->flags, stream);
-    if (status == HOTBED_OK)
-        status = end_turn(n, stream);
+    HOTBED_THEN(status, hotbed_comm_gpu_barrier(&n->gpu, &w->flags, stream));
+    HOTBED_THEN(status, end_turn(n, stream));
     pthread_mutex_unlock(&n->submit);
     return fail_submit(n, status);
 }
@@ -664,14 +659,12 @@ static hotbed_status create(
     /* A rank that has failed makes this call too, so that the others do not wait for it. It skips
      * the rendezvous. */
     hotbed_status listening = hotbed_link_find(bootstrap, rank, place, &listener);
-    if (status == HOTBED_OK)
-        status = listening;
+    HOTBED_THEN(status, listening);
     if (status == HOTBED_OK)
         status = hotbed_link_open(rank, size, place, listener, &id, sizeof id, until, &n->link);
     else
         hotbed_link_unlisten(listener);
-    if (status == HOTBED_OK)
-        status = start(n, &id, until);
+    HOTBED_THEN(status, start(n, &id, until));
     if (status != HOTBED_OK)
         hotbed_comm_destroy(&n->base);
     else

@@ -248,8 +248,7 @@ static hotbed_status find(
     hotbed_status status = HOTBED_OK;
     if (rank == 0) {
         status = hotbed_link_listen(places[0].port, &listeners[0], &here);
-        if (status == HOTBED_OK)
-            status = hotbed_link_listen(0, &listeners[1], &places[1]);
+        HOTBED_THEN(status, hotbed_link_listen(0, &listeners[1], &places[1]));
     }
     if (by == NULL)
         return status;

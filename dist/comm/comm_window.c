@@ -93,8 +93,7 @@ static hotbed_status alloc(
     if (status == HOTBED_OK)
         status = hotbed_memory_alloc(
             stream, HOTBED_MEMORY_DEVICE, comm->size * sizeof(void *), NULL, &window->parts);
-    if (status == HOTBED_OK)
-        status = hotbed_fill(window->data.data, 0, bytes, stream);
+    HOTBED_THEN(status, hotbed_fill(window->data.data, 0, bytes, stream));
     if (status == HOTBED_OK) /* others may write as soon as they have the address */
         status = hotbed_stream_finish(stream);
     if (status != HOTBED_OK) {
@@ -157,8 +156,7 @@ hotbed_status hotbed_comm_local_window_create(
     hotbed_status status = alloc(comm, bytes, stream, &window);
     /* Also if the allocation failed: the other ranks still wait for this rank's message. */
     hotbed_status shared = share(comm, bytes, window, notices, stream);
-    if (status == HOTBED_OK)
-        status = shared;
+    HOTBED_THEN(status, shared);
     if (status == HOTBED_OK)
         *out = &window->base;
     else if (window != NULL)

@@ -154,10 +154,8 @@ hotbed_status hotbed_kjt_validate(const hotbed_kjt *kjt, hotbed_stream *stream) 
     if (values == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %llu lengths", (unsigned long long)n);
     hotbed_status status = hotbed_copy(values, source, n * sizeof *values, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_stream_finish(stream);
-    if (status == HOTBED_OK)
-        status = check_rows(&k, values);
+    HOTBED_THEN(status, hotbed_stream_finish(stream));
+    HOTBED_THEN(status, check_rows(&k, values));
     hotbed_delete(values);
     return status;
 }

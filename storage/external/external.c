@@ -387,12 +387,9 @@ hotbed_status hotbed_external_create(
      * reopened store are above all earlier ones. */
     external->stamp = hotbed_realtime_now();
     hotbed_status status = read_calls(external, calls);
-    if (status == HOTBED_OK)
-        status = read_options(external, options);
-    if (status == HOTBED_OK)
-        status = reserve(external, SCRATCH_LEAST);
-    if (status == HOTBED_OK)
-        status = open_store(external);
+    HOTBED_THEN(status, read_options(external, options));
+    HOTBED_THEN(status, reserve(external, SCRATCH_LEAST));
+    HOTBED_THEN(status, open_store(external));
     if (status != HOTBED_OK) {
         delete_external(external);
         return status;
@@ -462,8 +459,7 @@ hotbed_status hotbed_external_find(
         return HOTBED_OK;
     HOTBED_TRY(hotbed_check_pointer("found", found));
     hotbed_status status = enter(external, n);
-    if (status == HOTBED_OK)
-        status = find(external, table, n, keys, found, rows, scores);
+    HOTBED_THEN(status, find(external, table, n, keys, found, rows, scores));
     if (status != HOTBED_OK)
         memset(found, HOTBED_EXTERNAL_UNKNOWN, n);
     return leave(external, status);
@@ -514,8 +510,7 @@ hotbed_status hotbed_external_insert(
         return HOTBED_OK;
     HOTBED_TRY(hotbed_check_pointer("rows", rows));
     hotbed_status status = enter(external, n);
-    if (status == HOTBED_OK)
-        status = insert(external, table, n, keys, rows, scores);
+    HOTBED_THEN(status, insert(external, table, n, keys, rows, scores));
     return leave(external, status);
 }
 
@@ -539,8 +534,7 @@ hotbed_status hotbed_external_erase(
     if (n == 0)
         return HOTBED_OK;
     hotbed_status status = enter(external, n);
-    if (status == HOTBED_OK)
-        status = erase(external, table, n, keys, erased);
+    HOTBED_THEN(status, erase(external, table, n, keys, erased));
     if (status != HOTBED_OK && erased != NULL)
         memset(erased, HOTBED_EXTERNAL_UNKNOWN, n);
     return leave(external, status);
@@ -652,8 +646,7 @@ hotbed_status hotbed_external_cursor_next(
     *n = 0;
     HOTBED_TRY(hotbed_fork_check());
     hotbed_status status = enter(cursor->external, capacity);
-    if (status == HOTBED_OK)
-        status = next(cursor, capacity, keys, rows, scores, n);
+    HOTBED_THEN(status, next(cursor, capacity, keys, rows, scores, n));
     return leave(cursor->external, status);
 }
 

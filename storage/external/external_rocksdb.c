@@ -421,8 +421,7 @@ static hotbed_status find_chunk(
         hotbed_status one = take_value(
             t, keys[i], s->values[i], s->errors[i], &found[i],
             rows == NULL ? NULL : rows + i * t->row_bytes, &metadata[i], call);
-        if (status == HOTBED_OK)
-            status = one;
+        HOTBED_THEN(status, one);
     }
     return status;
 }
@@ -650,8 +649,7 @@ hotbed_status hotbed_external_create_rocksdb(
     if (s == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an external store");
     hotbed_status status = read_options(s, path, rocksdb);
-    if (status == HOTBED_OK)
-        status = hotbed_external_create(options, &calls, s, out);
+    HOTBED_THEN(status, hotbed_external_create(options, &calls, s, out));
     if (status != HOTBED_OK)
         close_store(s);
     return status;

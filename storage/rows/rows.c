@@ -293,8 +293,7 @@ static hotbed_status export_listed(
                 status = hotbed_copy(keys, device, *n * sizeof(uint64_t), stream);
             if (status == HOTBED_OK && scores != NULL)
                 status = hotbed_copy(scores, device + room, *n * sizeof(uint64_t), stream);
-            if (status == HOTBED_OK)
-                status = hotbed_stream_finish(stream);
+            HOTBED_THEN(status, hotbed_stream_finish(stream));
         }
         hotbed_memory_free(&memory);
         if (all || status != HOTBED_OK)

@@ -197,11 +197,9 @@ hotbed_status hotbed_export_external(
     HOTBED_TRY(hotbed_stream_may_wait(stream));
     HOTBED_TRY(hotbed_stream_hold_fault(stream, &held));
     hotbed_status status = allocate_arrays(&x);
-    if (status == HOTBED_OK)
-        status = x.table->is_static != 0 ? export_static(&x) : export_hash(&x);
+    HOTBED_THEN(status, x.table->is_static != 0 ? export_static(&x) : export_hash(&x));
     uint64_t count = x.given + x.refused;
-    if (status == HOTBED_OK)
-        status = hotbed_copy(batch->count, &count, sizeof count, stream);
+    HOTBED_THEN(status, hotbed_copy(batch->count, &count, sizeof count, stream));
     hotbed_status synced = hotbed_stream_sync(stream);
     hotbed_stream_return_fault(stream, &held);
     hotbed_memory_free(&x.device);

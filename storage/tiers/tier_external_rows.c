@@ -133,8 +133,7 @@ static hotbed_status copy_upper(
         status = hotbed_copy(words, device, bytes, stream);
     if (status == HOTBED_OK && out->n > 0)
         status = hotbed_copy(words + out->n, device + slots, bytes, stream);
-    if (status == HOTBED_OK)
-        status = hotbed_stream_finish(stream);
+    HOTBED_THEN(status, hotbed_stream_finish(stream));
     for (uint64_t i = 0; status == HOTBED_OK && i < out->n; i++)
         out->items[i] = (upper_key){words[i], words[out->n + i]};
     if (status == HOTBED_OK)
@@ -160,8 +159,7 @@ static hotbed_status read_upper(
     if (status == HOTBED_OK)
         status =
             storage->kernels.rows->list(&all, device, device + slots, device + 2 * slots, stream);
-    if (status == HOTBED_OK)
-        status = copy_upper(device, slots, out, stream);
+    HOTBED_THEN(status, copy_upper(device, slots, out, stream));
     hotbed_memory_free(&memory);
     return status;
 }
@@ -192,8 +190,7 @@ hotbed_status hotbed_storage_size_external(
     counts[1] = upper.pinned;
     if (status == HOTBED_OK && args->table.is_static == 0) {
         status = hotbed_external_size(storage->external, table, &counts[0]);
-        if (status == HOTBED_OK)
-            status = count_new(storage, table, &upper, &counts[0]);
+        HOTBED_THEN(status, count_new(storage, table, &upper, &counts[0]));
     }
     hotbed_delete(upper.items);
     return status;
@@ -219,8 +216,7 @@ hotbed_status hotbed_storage_export_external(
     hotbed_status status = read_upper(storage, args, &upper, stream);
     for (uint64_t i = 0; status == HOTBED_OK && i < upper.n; i++)
         append(upper.items[i].key, upper.items[i].score, capacity, keys, scores, n);
-    if (status == HOTBED_OK)
-        status = walk_start(storage, args->table_number, &w);
+    HOTBED_THEN(status, walk_start(storage, args->table_number, &w));
     while (status == HOTBED_OK && (status = walk_next(&w)) == HOTBED_OK && w.n > 0) {
         for (uint64_t i = 0; i < w.n; i++) {
             const upper_key key = {w.keys[i], 0};

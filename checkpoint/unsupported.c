@@ -6,51 +6,37 @@ static hotbed_status unsupported(void) {
     return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "this build has no checkpoints: HOTBED_HDF5 is OFF");
 }
 
-hotbed_status hotbed_checkpoint_save(
-    const char *path, hotbed_storage *const *storages, uint32_t num_storages,
-    const hotbed_checkpoint_options *options, hotbed_stream *stream) {
-    return unsupported();
-}
+/* Define a call that only fails. */
+#define UNSUPPORTED(call, ...)                                                                     \
+    hotbed_status call(__VA_ARGS__) {                                                              \
+        return unsupported();                                                                      \
+    }
 
-hotbed_status hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id) {
-    return unsupported();
-}
-
-hotbed_status hotbed_checkpoint_put(
-    const char *path, hotbed_checkpoint_id id, hotbed_storage *const *storages,
-    uint32_t num_storages, const hotbed_checkpoint_options *options, hotbed_stream *stream) {
-    return unsupported();
-}
-
-hotbed_status hotbed_checkpoint_commit(const char *path, hotbed_checkpoint_id id, uint32_t world) {
-    return unsupported();
-}
+UNSUPPORTED(
+    hotbed_checkpoint_save, const char *path, hotbed_storage *const *storages,
+    uint32_t num_storages, const hotbed_checkpoint_options *options, hotbed_stream *stream)
+UNSUPPORTED(hotbed_checkpoint_begin, const char *path, hotbed_checkpoint_id *id)
+UNSUPPORTED(
+    hotbed_checkpoint_put, const char *path, hotbed_checkpoint_id id,
+    hotbed_storage *const *storages, uint32_t num_storages,
+    const hotbed_checkpoint_options *options, hotbed_stream *stream)
+UNSUPPORTED(hotbed_checkpoint_commit, const char *path, hotbed_checkpoint_id id, uint32_t world)
 
 void hotbed_checkpoint_abort(const char *path, hotbed_checkpoint_id id) {
 }
 
-hotbed_status hotbed_checkpoint_load(
-    const char *path, hotbed_storage *const *storages, uint32_t num_storages,
-    const hotbed_checkpoint_load_options *options, hotbed_checkpoint_report *report,
-    hotbed_stream *stream) {
-    return unsupported();
-}
-
-hotbed_status hotbed_checkpoint_read_blob(
-    const char *path, const char *name, void *data, uint64_t *bytes) {
-    return unsupported();
-}
-
-hotbed_status hotbed_checkpoint_latest(const char *directory, hotbed_checkpoint_found *found) {
-    return unsupported();
-}
+UNSUPPORTED(
+    hotbed_checkpoint_load, const char *path, hotbed_storage *const *storages,
+    uint32_t num_storages, const hotbed_checkpoint_load_options *options,
+    hotbed_checkpoint_report *report, hotbed_stream *stream)
+UNSUPPORTED(
+    hotbed_checkpoint_read_blob, const char *path, const char *name, void *data, uint64_t *bytes)
+UNSUPPORTED(hotbed_checkpoint_latest, const char *directory, hotbed_checkpoint_found *found)
 
 void hotbed_checkpoint_found_free(hotbed_checkpoint_found *found) {
 }
 
-hotbed_status hotbed_checkpoint_check(const char *path) {
-    return unsupported();
-}
+UNSUPPORTED(hotbed_checkpoint_check, const char *path)
 
 hotbed_status hotbed_checkpoint_mark_create(hotbed_checkpoint_mark **out) {
     if (out != NULL)
@@ -89,12 +75,8 @@ uint64_t hotbed_checkpoint_snapshot_bytes(
     return 0;
 }
 
-hotbed_status hotbed_checkpoint_snapshot_write(
-    hotbed_checkpoint_snapshot *snapshot, const char *path) {
-    return unsupported();
-}
-
-hotbed_status hotbed_checkpoint_snapshot_put(
-    hotbed_checkpoint_snapshot *snapshot, const char *path, hotbed_checkpoint_id id) {
-    return unsupported();
-}
+UNSUPPORTED(
+    hotbed_checkpoint_snapshot_write, hotbed_checkpoint_snapshot *snapshot, const char *path)
+UNSUPPORTED(
+    hotbed_checkpoint_snapshot_put, hotbed_checkpoint_snapshot *snapshot, const char *path,
+    hotbed_checkpoint_id id)

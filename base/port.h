@@ -170,9 +170,7 @@ HOTBED_HD bool hotbed_cas_pass_u64(uint64_t *p, uint64_t expected, uint64_t desi
                  : "memory");
     return old == expected;
 #else
-    HOTBED_POINT();
-    return __atomic_compare_exchange_n(
-        p, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    return hotbed_cas_u64(p, expected, desired);
 #endif
 }
 

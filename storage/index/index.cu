@@ -73,7 +73,7 @@ static __global__ void __launch_bounds__(BLOCK) index_clear_kernel(hotbed_index_
 }
 
 /* One addition per count, block and round, since a table may have hundreds of millions of slots. */
-static __global__ void __launch_bounds__(BLOCK) index_export_kernel(hotbed_index_args a) {
+static __global__ void __launch_bounds__(BLOCK) index_export_keys_kernel(hotbed_index_args a) {
     __shared__ uint64_t base;
     __shared__ uint32_t occupied, pinned;
     uint64_t slots = hotbed_index_range_slots(a.range);
@@ -102,47 +102,22 @@ static __global__ void __launch_bounds__(BLOCK) index_export_kernel(hotbed_index
     }
 }
 
-static hotbed_status find(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_CUDA_LAUNCH(index_find_kernel, args->n, BLOCK, WAVES, stream, *args);
-}
+/* Define a call: its kernel with at least `threads` threads. */
+#define CALL(call, threads)                                                                        \
+    static hotbed_status call(const hotbed_index_args *args, hotbed_stream *stream) {              \
+        return HOTBED_CUDA_LAUNCH(index_##call##_kernel, threads, BLOCK, WAVES, stream, *args);    \
+    }
 
-static hotbed_status claim(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_CUDA_LAUNCH(index_claim_kernel, args->n, BLOCK, WAVES, stream, *args);
-}
-
-static hotbed_status hold(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_CUDA_LAUNCH(index_hold_kernel, args->n, BLOCK, WAVES, stream, *args);
-}
-
-static hotbed_status place(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_CUDA_LAUNCH(index_place_kernel, args->n, BLOCK, WAVES, stream, *args);
-}
-
-static hotbed_status release(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_CUDA_LAUNCH(index_release_kernel, args->n, BLOCK, WAVES, stream, *args);
-}
-
-static hotbed_status erase(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_CUDA_LAUNCH(index_erase_kernel, args->n * TILE, BLOCK, WAVES, stream, *args);
-}
-
-static hotbed_status pin(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_CUDA_LAUNCH(index_pin_kernel, args->n, BLOCK, WAVES, stream, *args);
-}
-
-static hotbed_status unpin(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_CUDA_LAUNCH(index_unpin_kernel, args->n, BLOCK, WAVES, stream, *args);
-}
-
-static hotbed_status clear(const hotbed_index_args *args, hotbed_stream *stream) {
-    uint64_t slots = hotbed_index_range_slots(args->range);
-    return HOTBED_CUDA_LAUNCH(index_clear_kernel, slots, BLOCK, WAVES, stream, *args);
-}
-
-static hotbed_status export_keys(const hotbed_index_args *args, hotbed_stream *stream) {
-    uint64_t slots = hotbed_index_range_slots(args->range);
-    return HOTBED_CUDA_LAUNCH(index_export_kernel, slots, BLOCK, WAVES, stream, *args);
-}
+CALL(find, args->n)
+CALL(claim, args->n)
+CALL(hold, args->n)
+CALL(place, args->n)
+CALL(release, args->n)
+CALL(erase, args->n *TILE)
+CALL(pin, args->n)
+CALL(unpin, args->n)
+CALL(clear, hotbed_index_range_slots(args->range))
+CALL(export_keys, hotbed_index_range_slots(args->range))
 
 const hotbed_index_kernels hotbed_index_kernels_cuda = {
     find, claim, hold, place, release, erase, pin, unpin, clear, export_keys,

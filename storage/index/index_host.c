@@ -69,7 +69,7 @@ HOTBED_HOST_EACH(pin_body, hotbed_call_pin(args, i))
 HOTBED_HOST_EACH(unpin_body, hotbed_call_unpin(args, i))
 HOTBED_HOST_EACH(clear_body, hotbed_call_clear(args, i))
 
-static void export_body(const void *args, uint64_t begin, uint64_t end) {
+static void export_keys_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_index_args *a = args;
     for (uint64_t i = begin; i < end; i++) {
         uint64_t meta = hotbed_call_meta(a, i);
@@ -82,47 +82,22 @@ static void export_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static hotbed_status find(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, find_body, args);
-}
+/* Define a call: its body over n items. */
+#define CALL(call, n, grain)                                                                       \
+    static hotbed_status call(const hotbed_index_args *args, hotbed_stream *stream) {              \
+        return HOTBED_HOST_LAUNCH(stream, n, grain, call##_body, args);                            \
+    }
 
-static hotbed_status claim(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, claim_body, args);
-}
-
-static hotbed_status hold(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, hold_body, args);
-}
-
-static hotbed_status place(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, place_body, args);
-}
-
-static hotbed_status release(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, release_body, args);
-}
-
-static hotbed_status erase(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, erase_body, args);
-}
-
-static hotbed_status pin(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, pin_body, args);
-}
-
-static hotbed_status unpin(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, unpin_body, args);
-}
-
-static hotbed_status clear(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(
-        stream, hotbed_index_range_slots(args->range), SLOTS_GRAIN, clear_body, args);
-}
-
-static hotbed_status export_keys(const hotbed_index_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(
-        stream, hotbed_index_range_slots(args->range), SLOTS_GRAIN, export_body, args);
-}
+CALL(find, args->n, GRAIN)
+CALL(claim, args->n, GRAIN)
+CALL(hold, args->n, GRAIN)
+CALL(place, args->n, GRAIN)
+CALL(release, args->n, GRAIN)
+CALL(erase, args->n, GRAIN)
+CALL(pin, args->n, GRAIN)
+CALL(unpin, args->n, GRAIN)
+CALL(clear, hotbed_index_range_slots(args->range), SLOTS_GRAIN)
+CALL(export_keys, hotbed_index_range_slots(args->range), SLOTS_GRAIN)
 
 const hotbed_index_kernels hotbed_index_kernels_host = {
     find, claim, hold, place, release, erase, pin, unpin, clear, export_keys,

@@ -315,20 +315,3 @@ hotbed_status hotbed_context_cancel(
     HOTBED_TRY(find_context(rewrite, number, &context));
     return cancel_cells(rewrite, context, stream);
 }
-
-hotbed_status hotbed_context_state(
-    const hotbed_rewrite *rewrite, uint32_t number, uint32_t module, hotbed_cell_state *state) {
-    hotbed_dist_context *context = NULL;
-    HOTBED_TRY(find_context(rewrite, number, &context));
-    if (state == NULL || module >= rewrite->num_modules ||
-        !rewrite->modules[module].report.pipelined)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "module", module, "state is NULL, or module %u is not pipelined",
-            module);
-    *state = context->cells[module].state;
-    return HOTBED_OK;
-}
-
-uint64_t hotbed_context_exchanges(const hotbed_rewrite *rewrite) {
-    return hotbed_load_relaxed_u64(&rewrite->exchanges);
-}

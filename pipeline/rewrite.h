@@ -70,15 +70,6 @@ hotbed_status hotbed_context_in_state(
     const hotbed_rewrite *rewrite, uint32_t number, const char *call, hotbed_cell_state wanted,
     hotbed_dist_context **context);
 
-/* Return the state of the cell of module number `module` (see hotbed_rewrite_modules()). For tests.
- * Errors: ARGUMENT (NULL; number; no such module, or a module that is not pipelined). */
-hotbed_status hotbed_context_state(
-    const hotbed_rewrite *rewrite, uint32_t number, uint32_t module, hotbed_cell_state *state);
-
-/* Return the number of first exchanges that were started, after fusing, since the rewrite was
- * created; for tests. */
-uint64_t hotbed_context_exchanges(const hotbed_rewrite *rewrite);
-
 /* Check that snapshots can be taken, with `forwards` also of forwards. Errors: UNSUPPORTED (with
  * the module's name). */
 hotbed_status hotbed_context_capturable(const hotbed_rewrite *rewrite, bool forwards);

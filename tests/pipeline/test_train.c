@@ -87,7 +87,7 @@ static void every_plan_trains_to_the_bytes_of_the_plain_loop(hotbed_backend back
             CHECK_EQ(s.finalized, jagged ? 20 : 0);
             if (hotbed_train_rewrite(train) != NULL) {
                 CHECK_EQ(s.fused_runs, 20); /* both modules in one exchange */
-                CHECK_EQ(hotbed_context_exchanges(hotbed_train_rewrite(train)), 20);
+                CHECK_EQ(hotbed_load_relaxed_u64(&hotbed_train_rewrite(train)->exchanges), 20);
             }
             CHECK_STATUS(hotbed_train_set_training(NULL, true), HOTBED_ERR_ARGUMENT);
             hotbed_train_destroy(train);
@@ -304,18 +304,16 @@ static void prefetches_and_backwards_alternate(hotbed_backend backend) {
 /* The states of contexts, and the tasks that change them. */
 static void cells_are_empty_after_the_last_batch(hotbed_backend backend) {
     example s;
-    hotbed_cell_state state;
     example_open(&s, backend);
     hotbed_train *train = example_train(&s, "prefetch", 0);
     const hotbed_iteration *iteration;
     example_bind(&s, train, 0, 8);
     for (int i = 0; i < 8; i++) {
         CHECK_OK(hotbed_pipeline_progress(hotbed_train_pipeline(train), &iteration));
-        for (uint32_t m = 0; m < EXAMPLE_MODULES; m++) {
-            CHECK_OK(hotbed_context_state(
-                hotbed_train_rewrite(train), hotbed_iteration_buffer_set(iteration), m, &state));
-            CHECK_EQ(state, HOTBED_CELL_EMPTY);
-        }
+        const hotbed_dist_context *context =
+            &hotbed_train_rewrite(train)->contexts[hotbed_iteration_buffer_set(iteration)];
+        for (uint32_t m = 0; m < EXAMPLE_MODULES; m++)
+            CHECK_EQ(context->cells[m].state, HOTBED_CELL_EMPTY);
     }
     CHECK_EQ(example_run(train), 0);
     hotbed_train_destroy(train);

@@ -320,9 +320,7 @@ class _Rows:
         dims = [dim for _, dim in places]
         if pooling is None and len(set(dims)) > 1:
             raise ArgumentError(
-                f"tables without pooling have one dim, not {sorted(set(dims))}",
-                parameter="tables",
-                value=sorted(set(dims)),
+                f"tables without pooling have one dim, not {sorted(set(dims))}", "tables", sorted(set(dims))
             )
         columns = dims[0] if pooling is None else sum(dims)
         out = torch.empty((len(keys) if pooling is None else samples, columns))
@@ -662,9 +660,7 @@ def for_serving(model: torch.nn.Module) -> torch.nn.Module:
             memo[id(module)] = ServedCollection(module)
     if not memo:
         raise ArgumentError(
-            f"model: {type(model).__name__} is not a collection of hotbed.torch, and contains none",
-            parameter="model",
-            value=model,
+            f"model: {type(model).__name__} is not a collection of hotbed.torch, and contains none", "model", model
         )
     copied: torch.nn.Module = copy.deepcopy(model, memo)
     return copied.cpu().eval()

@@ -205,9 +205,7 @@ def filter_array(names: Sequence[str], filters: Mapping[str, ChangeFilter], what
     """
     for name in filters:
         if name not in names:
-            raise ArgumentError(
-                f"{what}: there is no table {name!r}; the tables are {list(names)}", parameter=what, table=name
-            )
+            raise ArgumentError(f"{what}: there is no table {name!r}; the tables are {list(names)}", what, table=name)
     none = ChangeFilter()
     return ffi.new("hotbed_change_filter[]", [dataclasses.asdict(filters.get(name, none)) for name in names])
 

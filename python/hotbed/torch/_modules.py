@@ -133,8 +133,7 @@ class _Collection(torch.nn.Module):
         if (comm is None) != (sharded is None):
             given, missing = ("comm", "sharded") if sharded is None else ("sharded", "comm")
             raise ArgumentError(
-                f"{given}= needs {missing}=: a collection of several ranks has a Comm and ShardedOptions()",
-                parameter=missing,
+                f"{given}= needs {missing}=: a collection of several ranks has a Comm and ShardedOptions()", missing
             )
         if comm is None and optimizer is not None and _ranks() > 1:
             warnings.warn(

@@ -22,7 +22,6 @@
 #include "base/host_pool.h"
 #include "base/host_race.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>

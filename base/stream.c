@@ -5,8 +5,6 @@
 #include "base/text.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* --- backends ------------------------------------------------------------------------------- */

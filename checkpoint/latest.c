@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
-#include "checkpoint/chain.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/verify.h"
 

@@ -4,7 +4,6 @@
 #include "base/error.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { PREFIX = 10, HEADER_MOST = 1024 };

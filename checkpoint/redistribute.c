@@ -5,14 +5,11 @@
 #include "base/error.h"
 #include "base/stream.h"
 #include "base/text.h"
-#include "checkpoint/chain.h"
 #include "checkpoint/format/bucket_core.h"
 #include "checkpoint/share.h"
-#include "checkpoint/staging.h"
 #include "storage/types.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 enum {

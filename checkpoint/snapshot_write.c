@@ -10,7 +10,6 @@
 #include "checkpoint/snapshot.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 /* The rows of a table's image, in canonical order of their keys. */

@@ -8,7 +8,6 @@
 #include "checkpoint/shard_writer.h"
 #include "storage/types.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -8,7 +8,6 @@
 #include "checkpoint/mark.h"
 #include "checkpoint/plan.h"
 #include "checkpoint/redistribute.h"
-#include "checkpoint/shard_reader.h"
 #include "checkpoint/shard_writer.h"
 #include "checkpoint/share.h"
 #include "checkpoint/staging.h"

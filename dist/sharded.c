@@ -7,8 +7,6 @@
 #include "storage/types.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 /* routing rules; and what travels: sequences or sums, or pooled rows of one type */
 enum { KINDS = 3, EXCHANGES = HOTBED_DTYPE_LAST + 1 };

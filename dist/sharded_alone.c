@@ -110,7 +110,6 @@ static hotbed_status start(
 }
 
 static hotbed_status clear(hotbed_sharded_context *context, hotbed_stream *stream) {
-    (void)context, (void)stream;
     return HOTBED_OK;
 }
 
@@ -119,7 +118,6 @@ static hotbed_status send(hotbed_sharded_context *context, bool exact, hotbed_st
 }
 
 static hotbed_status gather(hotbed_sharded_context *context, hotbed_stream *stream) {
-    (void)context, (void)stream;
     return HOTBED_OK;
 }
 
@@ -255,7 +253,6 @@ static hotbed_status update(
 
 static hotbed_status output_dist(
     hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
-    (void)context, (void)part, (void)stream;
     return HOTBED_OK;
 }
 

@@ -183,7 +183,6 @@ static hotbed_status record_branch(
 
 static hotbed_status join_branch(
     hotbed_sharded_context *context, int which, hotbed_stream *stream) {
-    (void)context, (void)which;
     return hotbed_stream_join(stream);
 }
 

@@ -98,7 +98,6 @@ static hotbed_status join(hotbed_status status, hotbed_stream *stream) {
 static hotbed_status prefetch_part(
     hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
     const call_args *args, hotbed_stream *stream) {
-    (void)m, (void)args;
     return join(enqueue_prefetch(context, part, stream), stream);
 }
 
@@ -174,7 +173,6 @@ static hotbed_status compute_part(
 static hotbed_status prefetch_and_compute_part(
     hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
     const call_args *args, hotbed_stream *stream) {
-    (void)args;
     HOTBED_TRY(enqueue_prefetch(context, part, stream));
     return part->calls->compute(context, m, part, stream);
 }
@@ -343,7 +341,6 @@ hotbed_status hotbed_sharded_backward_dist(
 static hotbed_status update_part(
     hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
     const call_args *args, hotbed_stream *stream) {
-    (void)m, (void)args;
     return part->calls->update(context, part, stream);
 }
 

@@ -15,7 +15,6 @@ static void count(
 
 static hotbed_status place_gradients(
     const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
-    (void)context, (void)part, (void)stream;
     return HOTBED_OK;
 }
 

@@ -9,7 +9,6 @@
 #include "base/options.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <time.h>
 
 enum { ALIGNMENT = 256, DEADLINE_SECONDS = 60 };

@@ -5,7 +5,6 @@
 #include "base/text.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 
 const char *hotbed_pipeline_plan_fault_name(hotbed_pipeline_plan_fault fault) {
     static const char *const names[] = {"OK",          "SIZE",          "NAME",    "UNKNOWN",

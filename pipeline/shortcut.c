@@ -5,7 +5,6 @@
 #include "pipeline/engine.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 
 /* The word of a rank that cannot read its list of tasks; no valid list has it. */
 static const uint64_t refused = UINT64_C(0x9E3779B97F4A7C15);

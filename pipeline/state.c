@@ -2,8 +2,6 @@
  * counters. */
 #include "pipeline/state.h"
 
-#include <stdio.h>
-
 static void reset(hotbed_iteration *iteration, uint64_t number) {
     const hotbed_program *program = iteration->pipeline->program;
     iteration->number = number;

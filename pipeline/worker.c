@@ -6,8 +6,6 @@
 #include "pipeline/capture.h"
 #include "pipeline/nvtx.h"
 
-#include <stdio.h>
-
 /* --- one task --------------------------------------------------------------------------------- */
 
 static hotbed_status run_task(

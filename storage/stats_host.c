@@ -14,7 +14,6 @@ typedef struct load_args {
 
 static void record_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_meter_view *m = args;
-    (void)begin, (void)end;
     uint64_t number = *m->number + 1;
     *m->number = number;
     hotbed_store_system_u64(hotbed_meter_record(m, number), number);

@@ -1,5 +1,4 @@
 /* storage/storage_options.c - reads and checks the options of a storage and of its tables. */
-#include "storage/external_tier.h"
 #include "storage/storage.h"
 
 #include "base/check.h"

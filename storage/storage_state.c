@@ -5,8 +5,6 @@
 #include "base/check.h"
 #include "base/options.h"
 
-#include <math.h>
-
 /* The count of prefetches, as scores and states have it. The count itself must not stop at the
  * limit, because evals detect prefetches by its changes. */
 static uint64_t clock_of(const hotbed_clock *clock) {

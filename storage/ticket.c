@@ -7,8 +7,6 @@
 #include "base/options.h"
 #include "storage/step/scatter.h"
 
-#include <math.h>
-
 #define KEYS_MOST ((uint64_t)1 << 30) /* positions, and twice a position, must fit into 32 bits */
 
 /* --- tickets ---------------------------------------------------------------------------------- */

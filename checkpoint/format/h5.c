@@ -182,7 +182,6 @@ typedef struct driver_info {
 
 static H5FD_t *memory_open(const char *name, unsigned flags, hid_t access, haddr_t most) {
     const driver_info *info = H5Pget_driver_info(access);
-    (void)name, (void)flags, (void)most;
     if (info == NULL)
         return NULL;
     memory_file *file = hotbed_new(sizeof *file);
@@ -227,7 +226,6 @@ static haddr_t memory_get_eof(const H5FD_t *base, H5FD_mem_t type) {
 static herr_t memory_read(
     H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_t offset, size_t bytes, void *data) {
     const hotbed_h5 *h5 = ((const memory_file *)base)->h5;
-    (void)type, (void)transfer;
     if (h5 == NULL)
         memset(data, 0, bytes);
     else
@@ -238,7 +236,6 @@ static herr_t memory_read(
 static herr_t memory_write(
     H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_t offset, size_t bytes, const void *data) {
     hotbed_h5 *h5 = ((memory_file *)base)->h5;
-    (void)type, (void)transfer;
     if (h5 == NULL)
         return 0;
     if (!hotbed_sparse_write(&h5->bytes, offset, data, bytes))
@@ -250,7 +247,6 @@ static herr_t memory_write(
 
 static herr_t memory_truncate(H5FD_t *base, hid_t transfer, hbool_t closing) {
     const memory_file *file = (const memory_file *)base;
-    (void)transfer, (void)closing;
     if (file->h5 != NULL)
         file->h5->file_bytes = file->end;
     return 0;

@@ -2,9 +2,6 @@
 #include "checkpoint/format/io_workers.h"
 
 #include "base/error.h"
-#include "base/stream.h"
-
-#include <stdio.h>
 
 hotbed_status hotbed_io_workers_open(hotbed_io_workers *out, uint32_t num) {
     *out = (hotbed_io_workers){.num = num};

@@ -8,7 +8,6 @@
 #include "hotbed/route.h"
 #include "storage/types.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,6 @@
 #include "checkpoint/format/write_behind.h"
 
 #include "base/error.h"
-#include "base/stream.h"
 
 hotbed_status hotbed_write_behind_open(
     hotbed_write_behind *out, hotbed_io_file *file, uint32_t workers, size_t block_bytes,

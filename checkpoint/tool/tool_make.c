@@ -6,10 +6,8 @@
 #include "base/error.h"
 #include "storage/types.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 

@@ -144,7 +144,6 @@ static void finalize(void) {
 }
 
 static int finalizing(MPI_Comm self, int key, void *value, void *extra) {
-    (void)self, (void)key, (void)value, (void)extra;
     leave_all();
     return MPI_SUCCESS;
 }

@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "base/stream.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 /* The state of a rank that other ranks read. */

@@ -94,7 +94,6 @@ static void targets_body(const void *args, uint64_t begin, uint64_t end) {
 HOTBED_HOST_EACH(ranks_body, hotbed_bucketize_rank(args, (uint32_t)i))
 
 static void aim_body(const void *args, uint64_t begin, uint64_t end) {
-    (void)begin, (void)end;
     hotbed_aim(args);
 }
 
@@ -158,7 +157,6 @@ static hotbed_status place(const hotbed_bucketize_view *b, hotbed_stream *stream
 static void segments_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_gather_view *g = args;
     uint32_t sum = 0;
-    (void)begin, (void)end;
     for (uint32_t q = 0; q <= hotbed_gather_segments(g); q++) {
         const uint32_t length = hotbed_gather_length(g, q);
         g->segments[q] = sum;

@@ -2,8 +2,6 @@
 #include "base/options.h"
 #include "storage/storage.h"
 
-#include <math.h>
-
 static hotbed_status check(const hotbed_storage *storage, const hotbed_expiry *e) {
     const hotbed_table *table = &storage->tables[e->table];
     const uint32_t score = table->view.score;

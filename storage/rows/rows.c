@@ -4,8 +4,6 @@
 
 #include "base/check.h"
 
-#include <math.h>
-
 hotbed_status hotbed_storage_rows_view(
     const hotbed_storage *storage, uint32_t table, const hotbed_rows *rows, hotbed_rows_view *out) {
     memset(out, 0, sizeof *out);

@@ -50,7 +50,6 @@ static void enter_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static void report_body(const void *args, uint64_t begin, uint64_t end) {
-    (void)begin, (void)end;
     hotbed_distinct_report(args);
 }
 
@@ -87,7 +86,6 @@ HOTBED_HOST_EACH(erase_body, hotbed_rows_erase(args, i, 1))
 HOTBED_HOST_EACH(expire_body, hotbed_expire_slot(args, i, 1))
 
 static void advance_body(const void *args, uint64_t begin, uint64_t end) {
-    (void)begin, (void)end;
     hotbed_expire_advance(args);
 }
 

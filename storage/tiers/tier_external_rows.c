@@ -3,7 +3,6 @@
 #include "storage/external/external.h"
 #include "storage/external_tier.h"
 #include "storage/storage.h"
-#include "storage/ticket.h"
 
 #include <stdlib.h>
 

@@ -646,45 +646,31 @@ hotbed_status hotbed_reader_health(hotbed_reader *r, double most_seconds) {
 /* --- metrics ---------------------------------------------------------------------------------- */
 
 static void add_stats(hotbed_metrics *out, hotbed_reader *r) {
-    static const struct {
-        const char *name, *type, *help;
-    } all[] = {
-        {"healthy", "gauge", "1 if the newest cut is used."},
-        {"version", "gauge", "Number of the cut that answers lookups."},
-        {"step", "gauge", "Training step of that cut."},
-        {"behind_cuts", "gauge", "Newer cuts in the directory."},
-        {"age_seconds", "gauge", "Age of the rows."},
-        {"lag_seconds", "gauge", "Age of the rows when they were first used."},
-        {"versions_total", "counter", "Cuts used so far."},
-        {"refused_total", "counter", "Polls that refused a cut."},
-        {"lookups_total", "counter", "Lookup calls."},
-        {"keys_total", "counter", "Keys looked up."},
-        {"missing_keys_total", "counter", "Keys without a row."},
-        {"mapped_bytes", "gauge", "Bytes of mapped files."},
-        {"memory_bytes", "gauge", "Bytes of the index of changes."},
-    };
     hotbed_reader_stats s;
     read_stats(r, &s);
     pthread_mutex_lock(&r->lock);
     bool healthy = r->status == HOTBED_OK;
     pthread_mutex_unlock(&r->lock);
-    const double values[] = {
-        healthy,
-        (double)s.version,
-        (double)s.step,
-        s.behind,
-        s.age,
-        s.lag,
-        (double)s.versions,
-        (double)s.refused,
-        (double)s.lookups,
-        (double)s.keys,
-        (double)s.missing,
-        (double)s.mapped_bytes,
-        (double)s.memory_bytes};
-    static_assert(sizeof values / sizeof *values == sizeof all / sizeof *all, "one value for each");
+    const struct {
+        const char *name, *type, *help;
+        double value;
+    } all[] = {
+        {"healthy", "gauge", "1 if the newest cut is used.", healthy},
+        {"version", "gauge", "Number of the cut that answers lookups.", (double)s.version},
+        {"step", "gauge", "Training step of that cut.", (double)s.step},
+        {"behind_cuts", "gauge", "Newer cuts in the directory.", s.behind},
+        {"age_seconds", "gauge", "Age of the rows.", s.age},
+        {"lag_seconds", "gauge", "Age of the rows when they were first used.", s.lag},
+        {"versions_total", "counter", "Cuts used so far.", (double)s.versions},
+        {"refused_total", "counter", "Polls that refused a cut.", (double)s.refused},
+        {"lookups_total", "counter", "Lookup calls.", (double)s.lookups},
+        {"keys_total", "counter", "Keys looked up.", (double)s.keys},
+        {"missing_keys_total", "counter", "Keys without a row.", (double)s.missing},
+        {"mapped_bytes", "gauge", "Bytes of mapped files.", (double)s.mapped_bytes},
+        {"memory_bytes", "gauge", "Bytes of the index of changes.", (double)s.memory_bytes},
+    };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        hotbed_metrics_add(out, all[i].name, all[i].type, all[i].help, NULL, values[i]);
+        hotbed_metrics_add(out, all[i].name, all[i].type, all[i].help, NULL, all[i].value);
     hotbed_version *v = take(r);
     for (uint32_t t = 0; t < r->num_tables; t++) {
         char label[96];

@@ -819,21 +819,8 @@ class EmbeddingBagCollection(_Collection):
         sharded: Optional[_config.ShardedOptions] = None,
         nonfinite: str = "skip",
     ) -> None:
-        super().__init__(
-            tables,
-            True,
-            device,
-            is_weighted,
-            optimizer,
-            seed,
-            output_dtype,
-            max_in_flight,
-            check,
-            options,
-            comm,
-            sharded,
-            nonfinite,
-        )
+        common = (optimizer, seed, output_dtype, max_in_flight, check, options, comm, sharded, nonfinite)
+        super().__init__(tables, True, device, is_weighted, *common)
         self._names = [self._name(t, f) for t in self._tables for f in t.features]
         self._widths = [t.dim for t in self._tables for _ in t.features]
 
@@ -926,21 +913,8 @@ class EmbeddingCollection(_Collection):
             raise ArgumentError(
                 f"tables of an embedding collection have one embedding_dim, not {dims}", "embedding_dim", dims
             )
-        super().__init__(
-            tables,
-            False,
-            device,
-            False,
-            optimizer,
-            seed,
-            output_dtype,
-            max_in_flight,
-            check,
-            options,
-            comm,
-            sharded,
-            nonfinite,
-        )
+        common = (optimizer, seed, output_dtype, max_in_flight, check, options, comm, sharded, nonfinite)
+        super().__init__(tables, False, device, False, *common)
 
     def embedding_configs(self) -> List[Any]:
         """Return the configs, as they were given."""

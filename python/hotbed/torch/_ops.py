@@ -133,6 +133,10 @@ class _Forward:
             self.storage.drop(self.token)
 
 
+#: A storage, and its keys, offsets, weights and samples.
+_Batch = Tuple[_storage.Storage, Tensor, Tensor, Optional[Tensor], int]
+
+
 class _Rows(torch.autograd.Function):
     """``hotbed::lookup`` in training and ``hotbed::update``, without their dispatch.
 
@@ -140,9 +144,7 @@ class _Rows(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, anchor: Tensor, batch: Tuple[_storage.Storage, Tensor, Tensor, Optional[Tensor], int]
-    ) -> Tensor:
+    def forward(ctx: Any, anchor: Tensor, batch: _Batch) -> Tensor:
         storage, keys, offsets, weights, samples = batch
         storage.expect_scaler()
         out = storage.empty(keys, samples)
@@ -194,24 +196,18 @@ def rows_of(
         return out
     if torch._C._get_tracing_state() is not None:  # torch.jit.trace
         raise UnsupportedError("torch.jit.trace: the lookup is no operator of TorchScript; use torch.compile")
+    batch = (storage, keys, offsets, weights, samples)
     if torch._C._autograd._profiler_enabled():
         with torch.autograd.profiler.record_function("hotbed::lookup"):
-            return _eager_rows(storage, anchor, keys, offsets, weights, samples, training)
-    return _eager_rows(storage, anchor, keys, offsets, weights, samples, training)
+            return _eager_rows(anchor, batch, training)
+    return _eager_rows(anchor, batch, training)
 
 
-def _eager_rows(
-    storage: _storage.Storage,
-    anchor: Tensor,
-    keys: Tensor,
-    offsets: Tensor,
-    weights: Optional[Tensor],
-    samples: int,
-    training: bool,
-) -> Tensor:
+def _eager_rows(anchor: Tensor, batch: _Batch, training: bool) -> Tensor:
     if training:
         call = _Rows.apply if torch._C._are_functorch_transforms_active() else _apply  # the former raises RuntimeError
-        return call(anchor, (storage, keys, offsets, weights, samples))  # type: ignore[no-any-return]
+        return call(anchor, batch)  # type: ignore[no-any-return]
+    storage, keys, offsets, weights, samples = batch
     out = storage.empty(keys, samples)
     storage.forward(keys, offsets, weights, samples, False, out)
     return out

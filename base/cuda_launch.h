@@ -48,6 +48,7 @@ hotbed_status hotbed_cuda_launched(const char *kernel);
 
 /* OK, or DEVICE (MEMORY for cudaErrorMemoryAllocation) with the call's name and CUDA's text. */
 hotbed_status hotbed_cuda_check(cudaError_t error, const char *call);
+#define HOTBED_CUDA_CHECK(call, ...) hotbed_cuda_check(call(__VA_ARGS__), #call)
 
 /* Launch `kernel` with at least `threads` threads, in as many blocks as hotbed_cuda_blocks() says. */
 template <typename... PARAMETERS, typename... ARGUMENTS>

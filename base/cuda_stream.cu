@@ -63,7 +63,7 @@ hotbed_cuda_device::hotbed_cuda_device(int device) : status(HOTBED_OK), before(-
     int current = -1;
     if (cudaGetDevice(&current) == cudaSuccess && current == device)
         return;
-    status = hotbed_cuda_check(cudaSetDevice(device), "cudaSetDevice");
+    status = HOTBED_CUDA_CHECK(cudaSetDevice, device);
     if (status == HOTBED_OK)
         before = current;
 }
@@ -103,9 +103,8 @@ hotbed_status hotbed_cuda_own_sm(const hotbed_stream *stream, const void *kernel
     *bytes = (size_t)shared;
     hotbed_cuda_device here(stream->device);
     HOTBED_TRY(here.status);
-    return hotbed_cuda_check(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
-        "cudaFuncSetAttribute");
+    return HOTBED_CUDA_CHECK(
+        cudaFuncSetAttribute, kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
 }
 
 /* --- streams -------------------------------------------------------------------------------- */
@@ -186,18 +185,15 @@ static void free_stream(cuda_stream *stream) {
 /* Create what a new stream owns. On failure the caller frees the stream. */
 static hotbed_status fill_stream(cuda_stream *stream, const hotbed_stream_spec *spec) {
     int processors = 0;
-    HOTBED_TRY(hotbed_cuda_check(
-        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, spec->device),
-        "cudaDeviceGetAttribute"));
+    HOTBED_TRY(HOTBED_CUDA_CHECK(
+        cudaDeviceGetAttribute, &processors, cudaDevAttrMultiProcessorCount, spec->device));
     stream->processors = (unsigned)processors;
-    HOTBED_TRY(hotbed_cuda_check(
-        cudaDeviceGetAttribute(
-            &stream->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, spec->device),
-        "cudaDeviceGetAttribute"));
+    HOTBED_TRY(HOTBED_CUDA_CHECK(
+        cudaDeviceGetAttribute, &stream->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+        spec->device));
     void *fault = NULL;
-    HOTBED_TRY(hotbed_cuda_check(
-        cudaHostAlloc(&fault, sizeof(hotbed_fault), cudaHostAllocPortable | cudaHostAllocMapped),
-        "cudaHostAlloc"));
+    HOTBED_TRY(HOTBED_CUDA_CHECK(
+        cudaHostAlloc, &fault, sizeof(hotbed_fault), cudaHostAllocPortable | cudaHostAllocMapped));
     hotbed_count_allocation(sizeof(hotbed_fault));
     memset(fault, 0, sizeof(hotbed_fault));
     stream->base.fault = (hotbed_fault *)fault;
@@ -207,13 +203,10 @@ static hotbed_status fill_stream(cuda_stream *stream, const hotbed_stream_spec *
     }
     stream->owned = true;
     int least = 0, greatest = 0; /* the greatest priority has the lowest number */
-    HOTBED_TRY(hotbed_cuda_check(
-        cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange"));
-    return hotbed_cuda_check(
-        cudaStreamCreateWithPriority(
-            &stream->native, cudaStreamNonBlocking,
-            spec->priority == HOTBED_PRIORITY_HIGH ? greatest : least),
-        "cudaStreamCreateWithPriority");
+    HOTBED_TRY(HOTBED_CUDA_CHECK(cudaDeviceGetStreamPriorityRange, &least, &greatest));
+    return HOTBED_CUDA_CHECK(
+        cudaStreamCreateWithPriority, &stream->native, cudaStreamNonBlocking,
+        spec->priority == HOTBED_PRIORITY_HIGH ? greatest : least);
 }
 
 static hotbed_status stream_create(const hotbed_stream_spec *spec, hotbed_stream **out) {
@@ -282,9 +275,8 @@ static void create_branch(cuda_stream *stream, int which) {
 
 /* Work of `after` that is enqueued from now on follows the work of `before`. */
 static hotbed_status follow(cuda_stream *after, const cuda_stream *before, cudaEvent_t event) {
-    HOTBED_TRY(hotbed_cuda_check(cudaEventRecord(event, before->native), "cudaEventRecord"));
-    return hotbed_cuda_check(
-        cudaStreamWaitEvent(after->native, event, cudaEventWaitDefault), "cudaStreamWaitEvent");
+    HOTBED_TRY(HOTBED_CUDA_CHECK(cudaEventRecord, event, before->native));
+    return HOTBED_CUDA_CHECK(cudaStreamWaitEvent, after->native, event, cudaEventWaitDefault);
 }
 
 static hotbed_status stream_branch(hotbed_stream *base, int which, hotbed_stream **out) {
@@ -369,8 +361,7 @@ static hotbed_status stream_call(
     hotbed_stream *stream, void (*function)(void *argument), void *argument) {
     hotbed_cuda_device here(stream->device);
     HOTBED_TRY(here.status);
-    return hotbed_cuda_check(
-        cudaLaunchHostFunc(cuda(stream)->native, function, argument), "cudaLaunchHostFunc");
+    return HOTBED_CUDA_CHECK(cudaLaunchHostFunc, cuda(stream)->native, function, argument);
 }
 
 /* --- events --------------------------------------------------------------------------------- */
@@ -384,7 +375,7 @@ static hotbed_status event_create(hotbed_stream *stream, hotbed_event **out) {
     cuda_event *event = (cuda_event *)hotbed_new(sizeof *event);
     if (event == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an event");
-    hotbed_status status = hotbed_cuda_check(cudaEventCreate(&event->native), "cudaEventCreate");
+    hotbed_status status = HOTBED_CUDA_CHECK(cudaEventCreate, &event->native);
     if (status != HOTBED_OK) {
         hotbed_delete(event);
         return status;
@@ -408,9 +399,8 @@ static hotbed_status event_record(hotbed_event *base, hotbed_stream *stream) {
     hotbed_cuda_device here(stream->device);
     HOTBED_TRY(here.status);
     unsigned flags = stream->recording ? cudaEventRecordExternal : cudaEventRecordDefault;
-    HOTBED_TRY(hotbed_cuda_check(
-        cudaEventRecordWithFlags(event->native, cuda(stream)->native, flags),
-        "cudaEventRecordWithFlags"));
+    HOTBED_TRY(
+        HOTBED_CUDA_CHECK(cudaEventRecordWithFlags, event->native, cuda(stream)->native, flags));
     __atomic_store_n(&event->recorded, 1, __ATOMIC_RELEASE);
     return HOTBED_OK;
 }
@@ -419,9 +409,8 @@ static hotbed_status stream_wait(hotbed_stream *stream, hotbed_event *base) {
     hotbed_cuda_device here(stream->device);
     HOTBED_TRY(here.status);
     unsigned flags = stream->recording ? cudaEventWaitExternal : cudaEventWaitDefault;
-    return hotbed_cuda_check(
-        cudaStreamWaitEvent(cuda(stream)->native, ((cuda_event *)base)->native, flags),
-        "cudaStreamWaitEvent");
+    return HOTBED_CUDA_CHECK(
+        cudaStreamWaitEvent, cuda(stream)->native, ((cuda_event *)base)->native, flags);
 }
 
 static hotbed_status event_query(hotbed_event *base, bool *recorded, bool *done) {
@@ -502,8 +491,7 @@ static void memory_free(int device, hotbed_memory_kind kind, void *data, size_t 
 /* Whether CUDA does not know the memory, so that a copy to or from it goes through the host. */
 static hotbed_status is_pageable(const void *data, bool *pageable) {
     cudaPointerAttributes attributes;
-    HOTBED_TRY(
-        hotbed_cuda_check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes"));
+    HOTBED_TRY(HOTBED_CUDA_CHECK(cudaPointerGetAttributes, &attributes, data));
     *pageable = attributes.type == cudaMemoryTypeUnregistered;
     return HOTBED_OK;
 }
@@ -526,9 +514,8 @@ static hotbed_status copy(void *to, const void *from, size_t bytes, hotbed_strea
     HOTBED_TRY(is_pageable(from, &pageable_from));
     if (pageable_to || pageable_from)
         HOTBED_TRY(wait_for_pageable("hotbed_copy", stream));
-    return hotbed_cuda_check(
-        cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda(stream)->native),
-        "cudaMemcpyAsync");
+    return HOTBED_CUDA_CHECK(
+        cudaMemcpyAsync, to, from, bytes, cudaMemcpyDefault, cuda(stream)->native);
 }
 
 static hotbed_status fill(void *to, int value, size_t bytes, hotbed_stream *stream) {
@@ -537,8 +524,7 @@ static hotbed_status fill(void *to, int value, size_t bytes, hotbed_stream *stre
     bool pageable;
     HOTBED_TRY(is_pageable(to, &pageable));
     if (!pageable)
-        return hotbed_cuda_check(
-            cudaMemsetAsync(to, value, bytes, cuda(stream)->native), "cudaMemsetAsync");
+        return HOTBED_CUDA_CHECK(cudaMemsetAsync, to, value, bytes, cuda(stream)->native);
     /* The GPU cannot access `to`: the host fills it after the stream's work. */
     HOTBED_TRY(wait_for_pageable("hotbed_fill", stream));
     HOTBED_TRY(stream_sync(stream));
@@ -552,17 +538,15 @@ static hotbed_status graph_begin(hotbed_stream *stream) {
     hotbed_cuda_device here(stream->device);
     HOTBED_TRY(here.status);
     HOTBED_TRY(join_open(stream));
-    return hotbed_cuda_check(
-        cudaStreamBeginCapture(cuda(stream)->native, cudaStreamCaptureModeThreadLocal),
-        "cudaStreamBeginCapture");
+    return HOTBED_CUDA_CHECK(
+        cudaStreamBeginCapture, cuda(stream)->native, cudaStreamCaptureModeThreadLocal);
 }
 
 static hotbed_status instantiate(cudaGraph_t recorded, cuda_graph *graph, hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_cuda_check(
-        cudaGraphInstantiate(&graph->executable, recorded, cudaGraphInstantiateFlagUseNodePriority),
-        "cudaGraphInstantiate"));
-    return hotbed_cuda_check(
-        cudaGraphUpload(graph->executable, cuda(stream)->native), "cudaGraphUpload");
+    HOTBED_TRY(HOTBED_CUDA_CHECK(
+        cudaGraphInstantiate, &graph->executable, recorded,
+        cudaGraphInstantiateFlagUseNodePriority));
+    return HOTBED_CUDA_CHECK(cudaGraphUpload, graph->executable, cuda(stream)->native);
 }
 
 static void graph_destroy(hotbed_graph *base) {
@@ -577,8 +561,7 @@ static hotbed_status graph_end(hotbed_stream *stream, hotbed_graph **out) {
     HOTBED_TRY(here.status);
     cudaGraph_t recorded = NULL;
     const hotbed_status joined = join_open(stream);
-    hotbed_status status = hotbed_cuda_check(
-        cudaStreamEndCapture(cuda(stream)->native, &recorded), "cudaStreamEndCapture");
+    hotbed_status status = HOTBED_CUDA_CHECK(cudaStreamEndCapture, cuda(stream)->native, &recorded);
     status = joined != HOTBED_OK ? joined : status;
     if (status == HOTBED_OK && out != NULL) {
         cuda_graph *graph = (cuda_graph *)hotbed_new(sizeof *graph);
@@ -597,8 +580,8 @@ static hotbed_status graph_end(hotbed_stream *stream, hotbed_graph **out) {
 static hotbed_status graph_launch(hotbed_graph *base, hotbed_stream *stream) {
     hotbed_cuda_device here(stream->device);
     HOTBED_TRY(here.status);
-    return hotbed_cuda_check(
-        cudaGraphLaunch(((cuda_graph *)base)->executable, cuda(stream)->native), "cudaGraphLaunch");
+    return HOTBED_CUDA_CHECK(
+        cudaGraphLaunch, ((cuda_graph *)base)->executable, cuda(stream)->native);
 }
 
 const hotbed_backend_ops hotbed_cuda_ops = {

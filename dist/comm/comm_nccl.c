@@ -73,6 +73,8 @@ static hotbed_status check_nccl(ncclResult_t result, const char *call) {
         HOTBED_ERR_COMM, "%s: %s: %s", call, ncclGetErrorString(result), ncclGetLastError(NULL));
 }
 
+#define CHECK_NCCL(call, ...) check_nccl(call(__VA_ARGS__), #call)
+
 /* Start a thread of the library with signals blocked: the program's own threads handle them. */
 static bool start_thread(pthread_t *thread, void *(*function)(void *argument), void *argument) {
     sigset_t all, before;
@@ -252,11 +254,10 @@ static hotbed_status send_part(
     uint64_t bytes;
     const uint8_t *from = hotbed_comm_sends(&n->base, part, p, &bytes);
     if (bytes > 0) /* if it is 0 here, it is 0 at the other end */
-        HOTBED_TRY(
-            check_nccl(ncclSend(from, bytes, ncclUint8, (int)p, n->nccl, native), "ncclSend"));
+        HOTBED_TRY(CHECK_NCCL(ncclSend, from, bytes, ncclUint8, (int)p, n->nccl, native));
     uint8_t *to = hotbed_comm_receives(&n->base, part, p, &bytes);
     if (bytes > 0)
-        HOTBED_TRY(check_nccl(ncclRecv(to, bytes, ncclUint8, (int)p, n->nccl, native), "ncclRecv"));
+        HOTBED_TRY(CHECK_NCCL(ncclRecv, to, bytes, ncclUint8, (int)p, n->nccl, native));
     return HOTBED_OK;
 }
 
@@ -328,9 +329,8 @@ static hotbed_status bare(
     pthread_mutex_lock(&n->submit);
     hotbed_status status = n->nccl == NULL ? hotbed_comm_fail(comm) : take_turn(n, stream);
     if (status == HOTBED_OK)
-        status = check_nccl(
-            ncclAlltoAll(send, recv, bytes, ncclUint8, n->nccl, hotbed_stream_native(stream)),
-            "ncclAlltoAll");
+        status = CHECK_NCCL(
+            ncclAlltoAll, send, recv, bytes, ncclUint8, n->nccl, hotbed_stream_native(stream));
     HOTBED_THEN(status, end_turn(n, stream));
     pthread_mutex_unlock(&n->submit);
     return status;
@@ -431,10 +431,9 @@ static hotbed_status window_register(nccl_comm *n, uint64_t total, nccl_window *
     pthread_mutex_lock(&n->submit);
     hotbed_status status = n->nccl == NULL ? hotbed_comm_fail(&n->base) : HOTBED_OK;
     if (status == HOTBED_OK)
-        status = check_nccl(
-            ncclCommWindowRegister(
-                n->nccl, w->data, total, &w->registered, NCCL_WIN_COLL_SYMMETRIC),
-            "ncclCommWindowRegister");
+        status = CHECK_NCCL(
+            ncclCommWindowRegister, n->nccl, w->data, total, &w->registered,
+            NCCL_WIN_COLL_SYMMETRIC);
     uint32_t neighbours =
         status == HOTBED_OK ? hotbed_comm_gpu_neighbours(n->nccl, w->registered) : 0;
     pthread_mutex_unlock(&n->submit);
@@ -655,7 +654,7 @@ static hotbed_status create(
     int listener = -1;
     status = alloc(n);
     if (status == HOTBED_OK && rank == 0)
-        status = check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
+        status = CHECK_NCCL(ncclGetUniqueId, &id);
     /* A rank that has failed makes this call too, so that the others do not wait for it. It skips
      * the rendezvous. */
     hotbed_status listening = hotbed_link_find(bootstrap, rank, place, &listener);

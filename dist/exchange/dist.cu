@@ -189,10 +189,9 @@ static hotbed_status place(const hotbed_bucketize_view *b, hotbed_stream *stream
     const size_t shared = tile_keys_bytes(b->world);
     const hotbed_cuda_native native(stream);
     if (shared > SHARED_UNASKED) /* over 1,021 ranks */
-        HOTBED_TRY(hotbed_cuda_check(
-            cudaFuncSetAttribute(
-                keys_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
-            "cudaFuncSetAttribute"));
+        HOTBED_TRY(HOTBED_CUDA_CHECK(
+            cudaFuncSetAttribute, keys_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+            (int)shared));
     if (tiles > 0) {
         keys_kernel<<<tiles, BLOCK, shared, native>>>(*b);
         HOTBED_TRY(hotbed_cuda_launched("keys_kernel"));

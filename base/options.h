@@ -24,6 +24,10 @@ enum { HOTBED_OPTIONS_BYTES_MOST = 1024 };
 hotbed_status hotbed_options_read(
     void *to, size_t known, size_t least, const void *from, const char *name);
 
+/* hotbed_options_read() of a struct of a type, whose first optional field is `optional`. */
+#define HOTBED_OPTIONS_READ(to, type, optional, from)                                              \
+    hotbed_options_read((to), sizeof(type), offsetof(type, optional), (from), #type)
+
 /* Check the caller's output struct, before a call has any effect. Errors: ARGUMENT (NULL; a size
  * below 8, over HOTBED_OPTIONS_BYTES_MOST, or not a multiple of 4). */
 hotbed_status hotbed_output_check(const void *to, const char *name);

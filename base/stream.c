@@ -82,8 +82,7 @@ hotbed_status hotbed_stream_create_with(const hotbed_stream_options *options, ho
     hotbed_stream_options o;
     HOTBED_TRY(hotbed_check_pointer_of("hotbed_stream_create_with", "out", out));
     *out = NULL;
-    HOTBED_TRY(hotbed_options_read(
-        &o, sizeof o, offsetof(hotbed_stream_options, device), options, "hotbed_stream_options"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_stream_options, device, options));
     hotbed_stream_spec spec = {
         .device = o.device,
         .priority = o.priority,
@@ -475,8 +474,7 @@ hotbed_status hotbed_memory_set_allocator(
     hotbed_allocator own = {.size = 0};
     HOTBED_TRY(find_backend(backend, &ops));
     if (allocator != NULL) {
-        HOTBED_TRY(hotbed_options_read(
-            &own, sizeof own, offsetof(hotbed_allocator, self), allocator, "hotbed_allocator"));
+        HOTBED_TRY(HOTBED_OPTIONS_READ(&own, hotbed_allocator, self, allocator));
         if (own.allocate == NULL || own.release == NULL)
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "hotbed_allocator: %s is NULL",

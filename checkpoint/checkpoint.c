@@ -25,9 +25,7 @@ static hotbed_status check_given(const char *call, const char *name, const void 
 
 static hotbed_status copy_options(
     const hotbed_checkpoint_options *options, hotbed_checkpoint_options *out) {
-    return hotbed_options_read(
-        out, sizeof *out, offsetof(hotbed_checkpoint_options, num_blobs), options,
-        "hotbed_checkpoint_options");
+    return HOTBED_OPTIONS_READ(out, hotbed_checkpoint_options, num_blobs, options);
 }
 
 static hotbed_status check_name(const char *what, uint32_t number, const char *name) {
@@ -237,9 +235,7 @@ static hotbed_status check_increments(const hotbed_checkpoint_load_options *o) {
 /* Read the inputs of the caller's report. */
 static hotbed_status read_report(
     const hotbed_checkpoint_report *report, hotbed_checkpoint_report *out) {
-    HOTBED_TRY(hotbed_options_read(
-        out, sizeof *out, offsetof(hotbed_checkpoint_report, step), report,
-        "hotbed_checkpoint_report"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(out, hotbed_checkpoint_report, step, report));
     if (out->tables == NULL && out->capacity > 0)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "capacity", out->capacity,
@@ -257,9 +253,8 @@ hotbed_status hotbed_checkpoint_load(
     HOTBED_TRY(check_given("checkpoint_load", "path", path));
     HOTBED_TRY(check_given("checkpoint_load", "stream", stream));
     if (options != NULL)
-        HOTBED_TRY(hotbed_options_read(
-            &read, sizeof read, offsetof(hotbed_checkpoint_load_options, num_increments), options,
-            "hotbed_checkpoint_load_options"));
+        HOTBED_TRY(
+            HOTBED_OPTIONS_READ(&read, hotbed_checkpoint_load_options, num_increments, options));
     hotbed_status status = check_increments(&read);
     HOTBED_THEN(status, check_comm(read.comm, &read.share));
     if (status == HOTBED_OK && report != NULL)

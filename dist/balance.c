@@ -150,9 +150,7 @@ hotbed_status hotbed_balance_create(
     hotbed_balance_options o;
     HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
-    HOTBED_TRY(hotbed_options_read(
-        &o, sizeof o, offsetof(hotbed_balance_options, max_new_keys), options,
-        "hotbed_balance_options"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_balance_options, max_new_keys, options));
     HOTBED_TRY(hotbed_check_pointer("comm", comm));
     HOTBED_TRY(hotbed_check_pointer("stream", stream));
     HOTBED_TRY(hotbed_comm_check_stream(comm, stream));

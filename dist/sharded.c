@@ -85,9 +85,9 @@ static hotbed_status read_tables(hotbed_sharded *c, const hotbed_storage_options
     uint32_t stride;
     memcpy(&stride, s->tables, sizeof stride);
     for (uint32_t t = 0; t < c->num_tables; t++) {
-        HOTBED_TRY(hotbed_options_read(
-            &c->tables[t], sizeof c->tables[t], offsetof(hotbed_table_options, kind),
-            (const unsigned char *)s->tables + (size_t)t * stride, "hotbed_table_options"));
+        HOTBED_TRY(HOTBED_OPTIONS_READ(
+            &c->tables[t], hotbed_table_options, kind,
+            (const unsigned char *)s->tables + (size_t)t * stride));
         if (c->tables[t].size != stride)
             return hotbed_error_table_number(
                 hotbed_fail_limit(
@@ -739,14 +739,10 @@ static hotbed_status create_part(
     const hotbed_sharded_options *options, hotbed_comm *comm, hotbed_stream *stream,
     hotbed_storage_options *storage, hotbed_sharded **out) {
     hotbed_sharded_options o;
-    HOTBED_TRY(hotbed_options_read(
-        &o, sizeof o, offsetof(hotbed_sharded_options, capacity), options,
-        "hotbed_sharded_options"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_sharded_options, capacity, options));
     if (o.plan == HOTBED_PLAN_AUTO) /* chosen before anything that depends on it */
         o.plan = comm->windows == HOTBED_WINDOWS_WORK ? HOTBED_PLAN_ONE_SIDED : HOTBED_PLAN_FIXED;
-    HOTBED_TRY(hotbed_options_read(
-        storage, sizeof *storage, offsetof(hotbed_storage_options, num_features), o.storage,
-        "hotbed_storage_options"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(storage, hotbed_storage_options, num_features, o.storage));
     storage->size = sizeof *storage;
     HOTBED_TRY(check_options(&o, storage));
     hotbed_sharded *c = hotbed_new(sizeof *c);

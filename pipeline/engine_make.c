@@ -136,9 +136,7 @@ static hotbed_status read_options(
     const hotbed_pipeline_options *from, hotbed_pipeline_options *to) {
     *to = (hotbed_pipeline_options){.size = sizeof *to};
     if (from != NULL)
-        HOTBED_TRY(hotbed_options_read(
-            to, sizeof *to, offsetof(hotbed_pipeline_options, log_entries), from,
-            "hotbed_pipeline_options"));
+        HOTBED_TRY(HOTBED_OPTIONS_READ(to, hotbed_pipeline_options, log_entries, from));
     for (size_t i = 0; i < sizeof to->reserved / sizeof *to->reserved; i++)
         if (to->reserved[i] != 0)
             return hotbed_fail_value(

@@ -23,8 +23,7 @@ static hotbed_status read_options(
     const hotbed_pipeline *pipeline, const hotbed_profile_options *from,
     hotbed_profile_options *to) {
     HOTBED_TRY(hotbed_check_pointer("pipeline", pipeline));
-    HOTBED_TRY(hotbed_options_read(
-        to, sizeof *to, offsetof(hotbed_profile_options, now), from, "hotbed_profile_options"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(to, hotbed_profile_options, now, from));
     if (to->num_batches == 0 || to->batches == NULL || to->stream == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "profile: no batches, or stream is NULL");
     if (to->rounds > ROUNDS_MOST)

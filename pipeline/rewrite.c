@@ -299,9 +299,7 @@ hotbed_status hotbed_rewrite_create(
     hotbed_rewrite_options read;
     HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
-    HOTBED_TRY(hotbed_options_read(
-        &read, sizeof read, offsetof(hotbed_rewrite_options, find), options,
-        "hotbed_rewrite_options"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&read, hotbed_rewrite_options, find, options));
     if (stream == NULL || read.model == NULL || read.batch == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream, model or batch is NULL");
     HOTBED_TRY(hotbed_check_range("depth", read.depth, 1, 64));

@@ -419,8 +419,7 @@ static hotbed_status find(
 
 static hotbed_status read_options(
     const hotbed_schedule_options *from, hotbed_schedule_options *to) {
-    HOTBED_TRY(hotbed_options_read(
-        to, sizeof *to, offsetof(hotbed_schedule_options, last), from, "hotbed_schedule_options"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(to, hotbed_schedule_options, last, from));
     to->max_depth = to->max_depth == 0 ? 3 : to->max_depth;
     to->candidates = to->candidates == 0 ? 1 : to->candidates;
     if (to->costs == NULL || to->max_depth > DEPTH_MOST)

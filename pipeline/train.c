@@ -445,12 +445,8 @@ hotbed_status hotbed_train_create(
     const hotbed_train_plan *plan = NULL;
     HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
-    HOTBED_TRY(hotbed_options_read(
-        &read, sizeof read, offsetof(hotbed_train_options, pipeline), options,
-        "hotbed_train_options"));
-    HOTBED_TRY(hotbed_options_read(
-        &copied, sizeof copied, offsetof(hotbed_trainer, shuffle_start), trainer,
-        "hotbed_trainer"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&read, hotbed_train_options, pipeline, options));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&copied, hotbed_trainer, shuffle_start, trainer));
     HOTBED_TRY(find_plan(read.plan, &plan));
     HOTBED_TRY(hotbed_train_check_io(&copied));
     if (copied.copy_batch == NULL)

@@ -20,12 +20,8 @@ static double machine_now(void *self) {
 
 static hotbed_status read_options(
     const hotbed_train_options *options, const hotbed_tune_options *tune, tuning *to) {
-    HOTBED_TRY(hotbed_options_read(
-        &to->options, sizeof to->options, offsetof(hotbed_train_options, pipeline), options,
-        "hotbed_train_options"));
-    HOTBED_TRY(hotbed_options_read(
-        &to->tune, sizeof to->tune, offsetof(hotbed_tune_options, now), tune,
-        "hotbed_tune_options"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&to->options, hotbed_train_options, pipeline, options));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&to->tune, hotbed_tune_options, now, tune));
     if (to->tune.loader.next == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "tune: no loader");
     to->tune.warmup = to->tune.warmup == 0 ? 4 : to->tune.warmup;

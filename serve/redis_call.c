@@ -39,8 +39,7 @@ hotbed_status hotbed_redis_create(
     *out = NULL;
     if (options == NULL)
         return hotbed_fail_null_of(call, "options");
-    HOTBED_TRY(hotbed_options_read(
-        &o, sizeof o, offsetof(hotbed_redis_options, prefix), options, "hotbed_redis_options"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_redis_options, prefix, options));
     if ((o.host == NULL) == (o.path == NULL))
         return fail_argument(
             call, "host", o.host == NULL ? "and path are NULL" : "and path are both set");

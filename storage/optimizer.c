@@ -112,8 +112,7 @@ hotbed_status hotbed_optimizer_update_rows(
     const hotbed_row_update *update, hotbed_stream *stream) {
     hotbed_row_update u;
     HOTBED_TRY(check_call(optimizer, clock, stream));
-    HOTBED_TRY(hotbed_options_read(
-        &u, sizeof u, offsetof(hotbed_row_update, dtype), update, "hotbed_row_update"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&u, hotbed_row_update, dtype, update));
     if (u.dtype == 0)
         u.dtype = HOTBED_F32;
     HOTBED_TRY(check_update(&u, optimizer->kind));

@@ -233,9 +233,9 @@ static hotbed_status read_table(
     const hotbed_storage_options *options, uint32_t t, hotbed_table_options *o) {
     uint32_t stride;
     memcpy(&stride, options->tables, sizeof stride);
-    HOTBED_TRY(hotbed_options_read(
-        o, sizeof *o, offsetof(hotbed_table_options, kind),
-        (const unsigned char *)options->tables + (size_t)t * stride, "hotbed_table_options"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(
+        o, hotbed_table_options, kind,
+        (const unsigned char *)options->tables + (size_t)t * stride));
     if (o->size != stride)
         return hotbed_error_table_number(
             hotbed_fail_limit(
@@ -275,9 +275,7 @@ hotbed_status hotbed_storage_read_tables(
 
 hotbed_status hotbed_storage_read_options(
     const hotbed_storage_options *options, hotbed_storage_options *out) {
-    HOTBED_TRY(hotbed_options_read(
-        out, sizeof *out, offsetof(hotbed_storage_options, num_features), options,
-        "hotbed_storage_options"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(out, hotbed_storage_options, num_features, options));
     return check_storage(out);
 }
 

@@ -179,8 +179,7 @@ hotbed_status hotbed_ticket_create(
 
 static hotbed_status read_batch(
     const hotbed_storage *storage, const hotbed_batch *from, hotbed_batch *batch) {
-    HOTBED_TRY(hotbed_options_read(
-        batch, sizeof *batch, offsetof(hotbed_batch, weights), from, "hotbed_batch"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(batch, hotbed_batch, weights, from));
     if (batch->num_keys > 0 && batch->keys == NULL)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "num_keys", (double)batch->num_keys,

@@ -57,9 +57,7 @@ hotbed_status hotbed_comm_read_options(const hotbed_comm_options *from, hotbed_c
     if (from == NULL)
         *to = (hotbed_comm_options){.size = sizeof *to};
     else
-        HOTBED_TRY(hotbed_options_read(
-            to, sizeof *to, offsetof(hotbed_comm_options, deadline_ms), from,
-            "hotbed_comm_options"));
+        HOTBED_TRY(HOTBED_OPTIONS_READ(to, hotbed_comm_options, deadline_ms, from));
     if (to->deadline_ms == 0)
         to->deadline_ms = DEADLINE_MS;
     return HOTBED_OK;

@@ -293,8 +293,7 @@ static hotbed_status read_rendezvous(
     memset(to, 0, sizeof *to);
     if (from == NULL)
         return hotbed_link_read(NULL, &to->rank, &to->world, place);
-    HOTBED_TRY(hotbed_options_read(
-        to, sizeof *to, offsetof(hotbed_rendezvous, self), from, "hotbed_rendezvous"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(to, hotbed_rendezvous, self, from));
     if (to->world < 1 || to->world > HOTBED_COMM_RANKS_MAX || to->rank >= to->world)
         return hotbed_fail_rank_limit(
             HOTBED_ERR_ARGUMENT, to->rank, "rank", to->rank, to->world,

@@ -55,8 +55,7 @@ static feature_text describe(const hotbed_kjt *kjt, uint32_t feature) {
 }
 
 hotbed_status hotbed_kjt_read(const hotbed_kjt *kjt, hotbed_kjt *out) {
-    HOTBED_TRY(
-        hotbed_options_read(out, sizeof *out, offsetof(hotbed_kjt, weights), kjt, "hotbed_kjt"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(out, hotbed_kjt, weights, kjt));
     if (out->num_features < 1 || out->num_features > FEATURES_MOST)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "num_features", out->num_features,

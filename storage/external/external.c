@@ -112,9 +112,7 @@ static uint64_t hash_name(const char *name) {
 static hotbed_status read_options(
     hotbed_external *external, const hotbed_external_options *options) {
     hotbed_external_options o;
-    HOTBED_TRY(hotbed_options_read(
-        &o, sizeof o, offsetof(hotbed_external_options, deadline_seconds), options,
-        "hotbed_external_options"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_external_options, deadline_seconds, options));
     HOTBED_TRY(hotbed_check_range("num_tables", o.num_tables, 1, HOTBED_TABLES_MOST));
     HOTBED_TRY(hotbed_check_pointer("tables", o.tables));
     HOTBED_TRY(hotbed_check_interval("deadline_seconds", (double)o.deadline_seconds, 0, 1e6));

@@ -98,8 +98,7 @@ hotbed_status hotbed_index_create(
     HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(hotbed_check_pointer("stream", stream));
-    HOTBED_TRY(hotbed_options_read(
-        &o, sizeof o, offsetof(hotbed_index_options, evict), options, "hotbed_index_options"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_index_options, evict, options));
     HOTBED_TRY(check_options(&o));
     hotbed_index *index = hotbed_new(sizeof *index);
     if (index == NULL)
@@ -180,8 +179,7 @@ hotbed_status hotbed_index_find_or_insert(
     hotbed_index *index, const hotbed_index_insert *insert, hotbed_stream *stream) {
     hotbed_index_insert o;
     HOTBED_TRY(check(index, stream));
-    HOTBED_TRY(hotbed_options_read(
-        &o, sizeof o, offsetof(hotbed_index_insert, outcomes), insert, "hotbed_index_insert"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_index_insert, outcomes, insert));
     HOTBED_TRY(check_insert(&o));
     if (o.num_evicted != NULL)
         HOTBED_TRY(hotbed_fill(o.num_evicted, 0, sizeof *o.num_evicted, stream));

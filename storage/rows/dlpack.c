@@ -44,8 +44,7 @@ static hotbed_status fail_element(hotbed_element number) {
 /* --- import ----------------------------------------------------------------------------------- */
 
 static hotbed_status read_want(const hotbed_dl_want *from, hotbed_dl_want *want) {
-    HOTBED_TRY(hotbed_options_read(
-        want, sizeof *want, offsetof(hotbed_dl_want, rows), from, "hotbed_dl_want"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(want, hotbed_dl_want, rows, from));
     if (element_of(want->element) == NULL)
         return fail_element(want->element);
     if (want->rank < 1 || want->rank > 2)
@@ -205,8 +204,7 @@ static void delete_versioned(hotbed_dl_managed_versioned *self) {
 static hotbed_status read_view(
     const hotbed_dl_view *from, const hotbed_stream *stream, hotbed_dl_view *view) {
     HOTBED_TRY(hotbed_check_pointer("stream", stream));
-    HOTBED_TRY(hotbed_options_read(
-        view, sizeof *view, offsetof(hotbed_dl_view, columns), from, "hotbed_dl_view"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(view, hotbed_dl_view, columns, from));
     if (element_of(view->element) == NULL || view->element == HOTBED_ELEMENT_KEY)
         return fail_element(view->element);
     if (view->rank < 1 || view->rank > 2)

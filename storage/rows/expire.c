@@ -36,8 +36,7 @@ hotbed_status hotbed_storage_expire(
     hotbed_expiry e;
     hotbed_expire_args args = {.at = NULL};
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
-    HOTBED_TRY(
-        hotbed_options_read(&e, sizeof e, offsetof(hotbed_expiry, slots), expiry, "hotbed_expiry"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&e, hotbed_expiry, slots, expiry));
     HOTBED_TRY(hotbed_storage_rows_args(storage, e.table, 0, NULL, NULL, NULL, stream, &args.rows));
     HOTBED_TRY(check(storage, &e));
     hotbed_table *table = &storage->tables[e.table];

@@ -35,8 +35,7 @@ hotbed_status hotbed_storage_export(
     void *scratch;
     size_t scratch_bytes;
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
-    HOTBED_TRY(
-        hotbed_options_read(&e, sizeof e, offsetof(hotbed_export, rows), batch, "hotbed_export"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&e, hotbed_export, rows, batch));
     HOTBED_TRY(hotbed_storage_check_table(storage, e.table, stream));
     HOTBED_TRY(hotbed_check_range("slots", e.slots, 1, WINDOW_MOST));
     HOTBED_TRY(hotbed_check_pointer("count", e.count));

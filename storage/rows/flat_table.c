@@ -79,9 +79,7 @@ static hotbed_status create(
     HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(hotbed_check_pointer("stream", stream));
-    HOTBED_TRY(hotbed_options_read(
-        &o, sizeof o, offsetof(hotbed_flat_table_options, dtype), options,
-        "hotbed_flat_table_options"));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_flat_table_options, dtype, options));
     HOTBED_TRY(check_options(&o));
     hotbed_flat_table *table = hotbed_new(sizeof *table);
     if (table == NULL)

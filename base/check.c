@@ -40,7 +40,7 @@ hotbed_status hotbed_check_range(const char *name, uint64_t value, uint64_t leas
     if (value >= least && value <= most)
         return HOTBED_OK;
     return hotbed_fail_limit(
-        HOTBED_ERR_ARGUMENT, name, (double)value, (double)(value < least ? least : most),
+        HOTBED_ERR_ARGUMENT, name, value, value < least ? least : most,
         "%s %" PRIu64 " is not in [%s, %s]", name, value, bound_text(least, low),
         bound_text(most, high));
 }
@@ -58,8 +58,8 @@ hotbed_status hotbed_check_below(const char *name, uint64_t value, uint64_t end)
     if (value < end)
         return HOTBED_OK;
     return hotbed_fail_limit(
-        HOTBED_ERR_ARGUMENT, name, (double)value, (double)end, "%s %" PRIu64 " is not below %s",
-        name, value, bound_text(end, text));
+        HOTBED_ERR_ARGUMENT, name, value, end, "%s %" PRIu64 " is not below %s", name, value,
+        bound_text(end, text));
 }
 
 hotbed_status hotbed_check_choice(const char *name, uint32_t value, uint32_t first, uint32_t last) {
@@ -75,5 +75,5 @@ hotbed_status hotbed_check_finite(const char *name, float value) {
     if (isfinite(value))
         return HOTBED_OK;
     return hotbed_fail_value(
-        HOTBED_ERR_ARGUMENT, name, (double)value, "%s %g is not finite", name, (double)value);
+        HOTBED_ERR_ARGUMENT, name, value, "%s %g is not finite", name, (double)value);
 }

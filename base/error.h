@@ -21,9 +21,10 @@ HOTBED_PRINTF(2, 3) hotbed_status hotbed_fail(hotbed_status status, const char *
  * whose value is no number; for an error of a table, of a rank (below 0: unknown), of a file or directory; of a
  * feature; and for two of these, whose arguments follow each other: status, table, parameter, value, limit, text. */
 #define hotbed_fail_value(status, parameter, value, ...)                                           \
-    hotbed_error_value(hotbed_fail((status), __VA_ARGS__), (parameter), (value))
+    hotbed_error_value(hotbed_fail((status), __VA_ARGS__), (parameter), (double)(value))
 #define hotbed_fail_limit(status, parameter, value, limit, ...)                                    \
-    hotbed_error_limit(hotbed_fail_value((status), (parameter), (value), __VA_ARGS__), (limit))
+    hotbed_error_limit(                                                                            \
+        hotbed_fail_value((status), (parameter), (value), __VA_ARGS__), (double)(limit))
 #define hotbed_fail_parameter(status, parameter, ...)                                              \
     hotbed_error_parameter(hotbed_fail((status), __VA_ARGS__), (parameter))
 #define hotbed_fail_table(status, table, ...)                                                      \

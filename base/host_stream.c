@@ -531,7 +531,7 @@ hotbed_status hotbed_host_launch(
             hotbed_backend_name(stream->backend));
     if (args_bytes > HOTBED_HOST_ARGS_BYTES)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, NULL, (double)args_bytes, HOTBED_HOST_ARGS_BYTES,
+            HOTBED_ERR_ARGUMENT, NULL, args_bytes, HOTBED_HOST_ARGS_BYTES,
             "hotbed_host_launch: %zu bytes of arguments, at most %d", args_bytes,
             (int)HOTBED_HOST_ARGS_BYTES);
     if (n == 0)

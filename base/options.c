@@ -13,7 +13,7 @@ static hotbed_status read_size(const void *from, size_t least, const char *name,
     memcpy(size, from, sizeof *size);
     if (*size < least || *size > HOTBED_OPTIONS_BYTES_MOST || *size % 4 != 0)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "size", *size, (double)least,
+            HOTBED_ERR_ARGUMENT, "size", *size, least,
             "%s: size %u is not in [%zu, %d] or no multiple of 4; set it to sizeof(%s) first", name,
             *size, least, (int)HOTBED_OPTIONS_BYTES_MOST, name);
     return HOTBED_OK;
@@ -26,7 +26,7 @@ hotbed_status hotbed_options_read(
     for (size_t i = known; i < size; i++)
         if (((const unsigned char *)from)[i] != 0)
             return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, name, (double)i, (double)known,
+                HOTBED_ERR_ARGUMENT, name, i, known,
                 "%s: byte %zu is set, but this library knows only %zu bytes", name, i, known);
     memset(to, 0, known);
     memcpy(to, from, size < known ? size : known);

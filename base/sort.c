@@ -15,7 +15,7 @@ static const hotbed_sort_ops *find_ops(hotbed_backend backend) {
 static hotbed_status check(const char *function, uint64_t n, const void *scratch) {
     if (n > INT32_MAX)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "n", (double)n, 0x1p31, "%s: n = %llu is not below 2^31", function,
+            HOTBED_ERR_ARGUMENT, "n", n, 0x1p31, "%s: n = %llu is not below 2^31", function,
             (unsigned long long)n);
     if (n > 0 && scratch == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: scratch is NULL", function);

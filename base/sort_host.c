@@ -19,7 +19,7 @@ static uint64_t num_blocks(uint64_t n) {
 static hotbed_status check_scratch(uint64_t n, size_t bytes, size_t needed) {
     if (bytes < needed)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, NULL, (double)bytes, (double)needed,
+            HOTBED_ERR_ARGUMENT, NULL, bytes, needed,
             "%zu bytes of scratch, %zu are needed for n = %llu", bytes, needed,
             (unsigned long long)n);
     return HOTBED_OK;

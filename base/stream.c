@@ -26,7 +26,7 @@ static hotbed_status find_backend(hotbed_backend backend, const hotbed_backend_o
 #endif
     }
     return hotbed_fail_value(
-        HOTBED_ERR_ARGUMENT, "backend", (double)backend, "backend %d is unknown", (int)backend);
+        HOTBED_ERR_ARGUMENT, "backend", backend, "backend %d is unknown", (int)backend);
 }
 
 hotbed_status hotbed_backend_probe(hotbed_backend backend) {
@@ -483,7 +483,7 @@ hotbed_status hotbed_memory_set_allocator(
     uint64_t live = hotbed_load_relaxed_u64(&pools[backend].live);
     if (live > 0)
         return hotbed_fail_value(
-            HOTBED_ERR_STATE, NULL, (double)live,
+            HOTBED_ERR_STATE, NULL, live,
             "hotbed_memory_set_allocator: %" PRIu64
             " allocations of %s memory exist; set the allocator before anything is created",
             live, hotbed_backend_name(backend));

@@ -47,7 +47,7 @@ static hotbed_status check_options(const hotbed_checkpoint_options *o) {
             o->parent);
     if (o->touched > 1)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "touched", (double)o->touched, 1.0,
+            HOTBED_ERR_ARGUMENT, "touched", o->touched, 1.0,
             "checkpoint: touched is %" PRIu64 ", not 0 or 1", o->touched);
     if (o->num_blobs > HOTBED_BLOBS_MAX || (o->num_blobs > 0 && o->blobs == NULL))
         return hotbed_fail_limit(
@@ -59,7 +59,7 @@ static hotbed_status check_options(const hotbed_checkpoint_options *o) {
         HOTBED_TRY(check_name("blobs", i, blob->name));
         if (blob->data == NULL && blob->bytes > 0)
             return hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, "blobs", (double)blob->bytes,
+                HOTBED_ERR_ARGUMENT, "blobs", blob->bytes,
                 "checkpoint: the data of blob '%s' is NULL, but it has %" PRIu64 " bytes",
                 blob->name, blob->bytes);
         for (uint32_t k = 0; k < i; k++)

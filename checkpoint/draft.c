@@ -116,7 +116,7 @@ static hotbed_status check_file(hotbed_draft *draft, const char *name, uint64_t 
     HOTBED_THEN(status, hotbed_io_size(&file, &found));
     if (status == HOTBED_OK && found != bytes)
         status = hotbed_fail_path_limit(
-            HOTBED_ERR_IO, file.name, NULL, (double)found, (double)bytes,
+            HOTBED_ERR_IO, file.name, NULL, found, bytes,
             "%s has %" PRIu64 " bytes, %" PRIu64 " were written", file.name, found, bytes);
     hotbed_io_drop(&file);
     return status;

@@ -72,7 +72,7 @@ hotbed_digest hotbed_extent_root(
 hotbed_status hotbed_extent_end(hotbed_extent_stream *s) {
     if (s->done != s->extent.bytes)
         return hotbed_fail_table_limit(
-            HOTBED_ERR_STATE, s->table, NULL, (double)s->done, (double)s->extent.bytes,
+            HOTBED_ERR_STATE, s->table, NULL, s->done, s->extent.bytes,
             "%s/%s: %" PRIu64 " bytes of the %" PRIu64 " that were planned", s->table, s->column,
             s->done, s->extent.bytes);
     return HOTBED_OK;
@@ -94,7 +94,7 @@ static hotbed_status damaged(
     hotbed_digest_text(right, b);
     return hotbed_error_path(
         hotbed_fail_table_value(
-            HOTBED_ERR_CORRUPT, table, NULL, (double)block,
+            HOTBED_ERR_CORRUPT, table, NULL, block,
             "%s: %s/%s: block %" PRIu64 " is damaged: digest %s, expected %s", file, table, column,
             block, a, b),
         file);
@@ -251,7 +251,7 @@ static hotbed_status ready(hotbed_extent_stream *s, size_t bytes) {
     if (s->done == s->extent.bytes)
         return hotbed_error_path(
             hotbed_fail_table_value(
-                HOTBED_ERR_CORRUPT, s->table, NULL, (double)bytes, "%s: %s/%s ends %zu bytes early",
+                HOTBED_ERR_CORRUPT, s->table, NULL, bytes, "%s: %s/%s ends %zu bytes early",
                 s->file->name, s->table, s->column, bytes),
             s->file->name);
     return fill(s);

@@ -302,7 +302,7 @@ static hotbed_status write_counted(importer *w, const hotbed_import_table *t) {
         if (status == HOTBED_OK && count > HOTBED_SCORE_MOST)
             status = hotbed_error_key(
                 hotbed_fail_table_limit(
-                    HOTBED_ERR_UNSUPPORTED, t->name, NULL, (double)count, 0x1p52 - 1,
+                    HOTBED_ERR_UNSUPPORTED, t->name, NULL, count, 0x1p52 - 1,
                     "table '%s': key %s is counted %" PRIu64 " times, at most 2^52 - 1", t->name,
                     hotbed_key_text(places[i].key, w->import->key_type, text), count),
                 places[i].key, w->import->key_type);

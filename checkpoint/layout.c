@@ -303,7 +303,7 @@ static hotbed_status compare(
     if (same_size && at == bytes)
         return HOTBED_OK;
     return hotbed_fail_path_value(
-        HOTBED_ERR_CORRUPT, file, NULL, (double)at,
+        HOTBED_ERR_CORRUPT, file, NULL, at,
         "%s: its HDF5 metadata is not what %s makes for this MANIFEST, from byte %" PRIu64 " on",
         file, m->writer, at);
 }

@@ -90,7 +90,7 @@ hotbed_status hotbed_npy_read(hotbed_io_file *file, hotbed_npy *out) {
     if (npy.width > 1 << 20 || npy.rows > ((uint64_t)1 << 48) / (npy.width * npy.bytes + 1) ||
         bytes != npy.offset + npy.rows * npy.width * npy.bytes)
         return hotbed_fail_path_value(
-            HOTBED_ERR_CORRUPT, file->name, NULL, (double)bytes,
+            HOTBED_ERR_CORRUPT, file->name, NULL, bytes,
             "%s has %" PRIu64 " bytes, but its header states %" PRIu64 " rows of %" PRIu64,
             file->name, bytes, npy.rows, npy.width);
     *out = npy;

@@ -179,7 +179,7 @@ static hotbed_status list(
     uint64_t *keys = hotbed_new((n + 1) * sizeof *keys);
     if (keys == NULL)
         return hotbed_fail_value(
-            HOTBED_ERR_MEMORY, NULL, (double)n, "no memory for %" PRIu64 " keys that changed", n);
+            HOTBED_ERR_MEMORY, NULL, n, "no memory for %" PRIu64 " keys that changed", n);
     if (n > 0)
         memcpy(keys, p->keys.data, n * sizeof *keys);
     *out = (hotbed_key_list){.n = n, .keys = keys};

@@ -469,7 +469,7 @@ static hotbed_status count_table(reader *r, uint32_t table, uint64_t *rows) {
         most += r->links[i].manifest.tables[table].rows;
     return *rows <= most ? HOTBED_OK
                          : hotbed_fail_table_limit(
-                               HOTBED_ERR_STATE, saved->name, NULL, (double)*rows, (double)most,
+                               HOTBED_ERR_STATE, saved->name, NULL, *rows, most,
                                "table '%s' was changed while it was loaded: %" PRIu64
                                " keys, expected %" PRIu64,
                                saved->name, *rows, most);
@@ -840,8 +840,7 @@ static hotbed_status read_blob(
             m->num_blobs == 0 ? "" : m->blobs[0].name);
     if (data != NULL && *bytes < blob->extent.bytes)
         return hotbed_fail_path_limit(
-            HOTBED_ERR_ARGUMENT, directory->name, "bytes", (double)*bytes,
-            (double)blob->extent.bytes,
+            HOTBED_ERR_ARGUMENT, directory->name, "bytes", *bytes, blob->extent.bytes,
             "%s: blob '%s' has %" PRIu64 " bytes, but the buffer has %" PRIu64, directory->name,
             name, blob->extent.bytes, *bytes);
     hotbed_shard_reader shard;

@@ -16,7 +16,7 @@ static hotbed_status read_text(hotbed_io_file *file, hotbed_manifest *out) {
     HOTBED_TRY(hotbed_io_size(file, &bytes));
     if (bytes > HOTBED_MANIFEST_BYTES_MAX)
         return hotbed_fail_path_value(
-            HOTBED_ERR_CORRUPT, file->name, NULL, (double)bytes,
+            HOTBED_ERR_CORRUPT, file->name, NULL, bytes,
             "%s has %" PRIu64 " bytes, more than is allowed", file->name, bytes);
     char *text = hotbed_new(bytes);
     if (text == NULL)
@@ -55,7 +55,7 @@ hotbed_status hotbed_shard_reader_open(
     HOTBED_TRY(hotbed_io_size(&r->file, &bytes));
     if (bytes != shard->bytes)
         return hotbed_fail_path_limit(
-            HOTBED_ERR_CORRUPT, r->file.name, NULL, (double)bytes, (double)shard->bytes,
+            HOTBED_ERR_CORRUPT, r->file.name, NULL, bytes, shard->bytes,
             "%s has %" PRIu64 " bytes, expected %" PRIu64, r->file.name, bytes, shard->bytes);
     r->blocks = hotbed_new(shard->blocks.bytes);
     if (r->blocks == NULL)
@@ -65,7 +65,7 @@ hotbed_status hotbed_shard_reader_open(
     hotbed_digest root = hotbed_digest_root(r->blocks, shard->blocks.bytes, m->block_bytes);
     if (!hotbed_digest_equal(root, shard->blocks.root))
         return hotbed_fail_path_value(
-            HOTBED_ERR_CORRUPT, r->file.name, NULL, (double)shard->blocks.offset,
+            HOTBED_ERR_CORRUPT, r->file.name, NULL, shard->blocks.offset,
             "%s: integrity/blocks is damaged at %" PRIu64, r->file.name, shard->blocks.offset);
     return HOTBED_OK;
 }
@@ -129,7 +129,7 @@ hotbed_status hotbed_shard_reader_blob(hotbed_shard_reader *r, uint32_t number, 
     if (hotbed_digest_equal(root, blob->extent.root))
         return HOTBED_OK;
     return hotbed_fail_path_value(
-        HOTBED_ERR_CORRUPT, r->file.name, NULL, (double)blob->extent.offset,
+        HOTBED_ERR_CORRUPT, r->file.name, NULL, blob->extent.offset,
         "%s: blob '%s' is damaged at %" PRIu64, r->file.name, blob->name, blob->extent.offset);
 }
 
@@ -138,7 +138,7 @@ hotbed_status hotbed_shard_reader_blob(hotbed_shard_reader *r, uint32_t number, 
 static hotbed_status miscounted(const hotbed_part_reader *p) {
     return hotbed_error_path(
         hotbed_fail_table_value(
-            HOTBED_ERR_CORRUPT, p->table->name, NULL, (double)p->part->rows,
+            HOTBED_ERR_CORRUPT, p->table->name, NULL, p->part->rows,
             "%s: %s: the bucket counts do not match the %" PRIu64 " rows of the part",
             p->shard->file.name, p->table->name, p->part->rows),
         p->shard->file.name);
@@ -387,7 +387,7 @@ static hotbed_status check_words(
         if (word > HOTBED_SCORE_MOST)
             return hotbed_error_path(
                 hotbed_fail_table_limit(
-                    HOTBED_ERR_UNSUPPORTED, p->table->name, NULL, (double)word, 0x1p52 - 1,
+                    HOTBED_ERR_UNSUPPORTED, p->table->name, NULL, word, 0x1p52 - 1,
                     "%s: %s/%s: %" PRIu64 " is over 2^52 - 1", p->shard->file.name, p->table->name,
                     hotbed_manifest_column_name(
                         hotbed_manifest_optimizer(p->shard->manifest, p->table), column),

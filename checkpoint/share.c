@@ -19,7 +19,7 @@ static hotbed_status check_route(
     if (info.kind == HOTBED_TABLE_HASH && route->kind == HOTBED_ROUTE_ROUND_ROBIN &&
         route->rows != 0)
         return hotbed_fail_table_value(
-            HOTBED_ERR_ARGUMENT, info.name, "routes", (double)route->rows,
+            HOTBED_ERR_ARGUMENT, info.name, "routes", route->rows,
             "share: table '%s' stores keys, but its route numbers %" PRIu64 " rows", info.name,
             route->rows);
     if (info.kind != HOTBED_TABLE_STATIC)
@@ -40,8 +40,8 @@ static hotbed_status check_route(
     if (hotbed_route_rows(route, share->rank) > info.capacity)
         return hotbed_error_rank(
             hotbed_fail_table_limit(
-                HOTBED_ERR_ARGUMENT, info.name, "routes",
-                (double)hotbed_route_rows(route, share->rank), (double)info.capacity,
+                HOTBED_ERR_ARGUMENT, info.name, "routes", hotbed_route_rows(route, share->rank),
+                info.capacity,
                 "share: table '%s' has %" PRIu64 " rows, but its route gives this rank %" PRIu64,
                 info.name, info.capacity, hotbed_route_rows(route, share->rank)),
             share->rank);

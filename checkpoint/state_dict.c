@@ -112,7 +112,7 @@ hotbed_status hotbed_state_dict_create(
     HOTBED_TRY(hotbed_check_pointer_of("state_dict_create", "storage", storage));
     if (prefix != NULL && strlen(prefix) > PREFIX_MOST)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "prefix", (double)strlen(prefix), PREFIX_MOST,
+            HOTBED_ERR_ARGUMENT, "prefix", strlen(prefix), PREFIX_MOST,
             "state_dict_create: the prefix has %zu characters, at most %d are allowed",
             strlen(prefix), PREFIX_MOST);
     uint32_t tables = hotbed_storage_num_tables(storage);
@@ -225,7 +225,7 @@ hotbed_status hotbed_state_dict_add_hook(
     hotbed_state_dict *d, hotbed_state_moment moment, hotbed_state_hook hook, void *self) {
     if (d == NULL || hook == NULL || (int)moment < 0 || (int)moment >= MOMENTS)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "moment", (double)moment,
+            HOTBED_ERR_ARGUMENT, "moment", moment,
             "state_dict: dict or hook is NULL, or no moment %d", (int)moment);
     if (d->num_hooks[moment] == HOOKS)
         return hotbed_fail(HOTBED_ERR_MEMORY, "state_dict: over %d hooks of a moment", HOOKS);
@@ -540,7 +540,7 @@ static hotbed_status check_scores(const hotbed_state_source *s) {
         memcpy(&score, (const char *)s->data + i * stride, sizeof score);
         if (score > HOTBED_SCORE_MOST)
             return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, s->name, (double)score, 0x1p52 - 1,
+                HOTBED_ERR_ARGUMENT, s->name, score, 0x1p52 - 1,
                 "state_dict_load: '%s' has %" PRIu64 " in row %" PRIu64
                 "; scores are at most 2^52 - 1: load ranks or coarser times",
                 s->name, score, i);
@@ -592,13 +592,13 @@ static hotbed_status check_sources(
         const uint64_t stride = s->row_bytes == 0 ? row_bytes_of(s) : s->row_bytes;
         if (s->rows > PTRDIFF_MAX / (stride == 0 ? 1 : stride))
             return hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, s->name, (double)s->rows,
+                HOTBED_ERR_ARGUMENT, s->name, s->rows,
                 "state_dict_load: '%s' has %" PRIu64 " rows of %" PRIu64
                 " bytes, more than memory can hold",
                 s->name, s->rows, stride);
         if (s->row_bytes != 0 && s->row_bytes < row_bytes_of(s))
             return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "row_bytes", (double)s->row_bytes, (double)row_bytes_of(s),
+                HOTBED_ERR_ARGUMENT, "row_bytes", s->row_bytes, row_bytes_of(s),
                 "state_dict_load: '%s' has row_bytes %" PRIu64 ", but its rows have %zu bytes each",
                 s->name, s->row_bytes, row_bytes_of(s));
         bool key =
@@ -607,7 +607,7 @@ static hotbed_status check_sources(
                            : s->element == e->tensor.element;
         if (!element || s->columns != e->tensor.columns)
             return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "columns", (double)s->columns, (double)e->tensor.columns,
+                HOTBED_ERR_ARGUMENT, "columns", s->columns, e->tensor.columns,
                 "state_dict_load: '%s' has element %d and %" PRIu64
                 " columns, expected %d and %" PRIu64,
                 s->name, (int)s->element, s->columns, (int)e->tensor.element, e->tensor.columns);
@@ -643,7 +643,7 @@ static hotbed_status find_sources(
         any = true;
         if (s->rows != out->rows)
             return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "rows", (double)s->rows, (double)out->rows,
+                HOTBED_ERR_ARGUMENT, "rows", s->rows, out->rows,
                 "state_dict_load: '%s' has %" PRIu64 " rows, expected %" PRIu64, s->name, s->rows,
                 out->rows);
     }

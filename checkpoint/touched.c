@@ -39,7 +39,7 @@ hotbed_status hotbed_touched_list(
             info.name);
     if (lost != 0)
         return hotbed_fail_table_value(
-            HOTBED_ERR_STATE, info.name, "touched", (double)lost,
+            HOTBED_ERR_STATE, info.name, "touched", lost,
             "table '%s': since the parent %" PRIu64 " more keys have left than "
             "removed_capacity: save a full checkpoint, or raise it",
             info.name, lost);
@@ -53,8 +53,7 @@ hotbed_status hotbed_touched_list(
 
 static hotbed_status fail_sort(uint64_t n) {
     return hotbed_fail_value(
-        HOTBED_ERR_MEMORY, NULL, (double)n, "no memory to sort %" PRIu64 " keys of an increment",
-        n);
+        HOTBED_ERR_MEMORY, NULL, n, "no memory to sort %" PRIu64 " keys of an increment", n);
 }
 
 /* Sort n distinct keys. */

@@ -98,7 +98,7 @@ static hotbed_status check_file(const hotbed_io_file *directory, const char *nam
     hotbed_status status = hotbed_io_size(&file, &bytes);
     if (status == HOTBED_OK && bytes != right)
         status = hotbed_fail_path_limit(
-            HOTBED_ERR_CORRUPT, file.name, NULL, (double)bytes, (double)right,
+            HOTBED_ERR_CORRUPT, file.name, NULL, bytes, right,
             "%s has %" PRIu64 " bytes, expected %" PRIu64, file.name, bytes, right);
     hotbed_io_drop(&file);
     return status;
@@ -148,7 +148,7 @@ static hotbed_status only_zeros(hotbed_io_file *file, uint64_t from, uint64_t en
         for (size_t i = 0; i < n; i++)
             if (buffer[i] != 0)
                 return hotbed_fail_path_value(
-                    HOTBED_ERR_CORRUPT, file->name, NULL, (double)(from + i),
+                    HOTBED_ERR_CORRUPT, file->name, NULL, from + i,
                     "%s: byte %" PRIu64 " is in no extent, and not zero", file->name, from + i);
         from += n;
     }

@@ -145,7 +145,7 @@ static hotbed_status sorted_keys(writer *w, uint32_t number, uint64_t rows, uint
             rows, unsorted, NULL, &found, w->stream);
     if (status == HOTBED_OK && found != rows)
         status = hotbed_fail_table_limit(
-            HOTBED_ERR_STATE, table->name, NULL, (double)found, (double)rows,
+            HOTBED_ERR_STATE, table->name, NULL, found, rows,
             "table '%s' was changed while it was saved: it had %" PRIu64 " keys, now %" PRIu64,
             table->name, rows, found);
     HOTBED_THEN(status, hotbed_share_check_keys(&w->share, &w->manifest, number, rows, unsorted));

@@ -64,11 +64,11 @@ static hotbed_status check_options(const hotbed_balance_options *o, uint32_t wor
     HOTBED_TRY(hotbed_check_range("max_keys", o->max_keys, 1, ITEMS_MOST));
     if (o->max_new_keys > ITEMS_MOST)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "max_new_keys", (double)o->max_new_keys, ITEMS_MOST,
+            HOTBED_ERR_ARGUMENT, "max_new_keys", o->max_new_keys, ITEMS_MOST,
             "balance: max_new_keys %llu is over 2^30", (unsigned long long)o->max_new_keys);
     if (o->max_row_bytes > ROW_BYTES_MOST)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "max_row_bytes", (double)o->max_row_bytes, 0x1p30,
+            HOTBED_ERR_ARGUMENT, "max_row_bytes", o->max_row_bytes, 0x1p30,
             "balance: max_row_bytes %llu is over 2^30", (unsigned long long)o->max_row_bytes);
     return HOTBED_OK;
 }
@@ -231,7 +231,7 @@ static hotbed_status check_kjt(const hotbed_balance *b, const hotbed_kjt *kjt) {
             "kjt: %u samples; the balance takes up to %u", kjt->batch_size, o->batch_size);
     if (kjt->num_keys > o->max_keys)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "num_keys", (double)kjt->num_keys, (double)o->max_keys,
+            HOTBED_ERR_ARGUMENT, "num_keys", kjt->num_keys, o->max_keys,
             "kjt: %llu keys; the balance takes up to %llu", (unsigned long long)kjt->num_keys,
             (unsigned long long)o->max_keys);
     return HOTBED_OK;
@@ -341,7 +341,7 @@ hotbed_status hotbed_balance_rows(
     HOTBED_TRY(check_stream(b, stream));
     if (row_bytes < 1 || row_bytes > b->options.max_row_bytes)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "row_bytes", (double)row_bytes,
+            HOTBED_ERR_ARGUMENT, "row_bytes", row_bytes,
             hotbed_bound((double)row_bytes, 1, (double)b->options.max_row_bytes),
             "rows of %llu bytes are not in [1, %llu]", (unsigned long long)row_bytes,
             (unsigned long long)b->options.max_row_bytes);

@@ -31,7 +31,7 @@ static hotbed_status check_options(
     const hotbed_sharded_options *o, const hotbed_storage_options *s) {
     if (s->num_tables < 1 || s->num_tables > HOTBED_TABLES_MOST || s->tables == NULL)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "num_tables", (double)s->num_tables,
+            HOTBED_ERR_ARGUMENT, "num_tables", s->num_tables,
             hotbed_bound((double)s->num_tables, 1, (double)HOTBED_TABLES_MOST),
             "num_tables %u is not in [1, %d], or tables is NULL", s->num_tables,
             HOTBED_TABLES_MOST);
@@ -186,7 +186,7 @@ static hotbed_status check_travel(const char *name, hotbed_dtype dtype) {
     if (dtype == 0 || hotbed_dtype_size((uint32_t)dtype) != 0)
         return HOTBED_OK;
     return hotbed_fail_value(
-        HOTBED_ERR_ARGUMENT, name, (double)dtype, "%s %d is not f32, f16, bf16, int8 or fp8", name,
+        HOTBED_ERR_ARGUMENT, name, dtype, "%s %d is not f32, f16, bf16, int8 or fp8", name,
         (int)dtype);
 }
 
@@ -229,8 +229,8 @@ static hotbed_status choose_exchange(
         if ((int)given < HOTBED_POOLED_AUTO || given > HOTBED_POOLED_SUMS)
             return hotbed_error_feature(
                 hotbed_fail_value(
-                    HOTBED_ERR_ARGUMENT, "exchange", (double)given,
-                    "feature %u: unknown exchange %d", f, (int)given),
+                    HOTBED_ERR_ARGUMENT, "exchange", given, "feature %u: unknown exchange %d", f,
+                    (int)given),
                 f);
         if (first < c->num_features && given != chosen)
             return hotbed_fail_table(

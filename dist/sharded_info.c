@@ -142,8 +142,7 @@ hotbed_status hotbed_sharded_print(
     HOTBED_TRY(check_not_null(sharded));
     if (text == NULL && capacity > 0)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "capacity", (double)capacity, "text is NULL, capacity %zu",
-            capacity);
+            HOTBED_ERR_ARGUMENT, "capacity", capacity, "text is NULL, capacity %zu", capacity);
     static const char *const poolings[] = {"none", "sum", "mean"};
     writer w = {text, capacity, 0};
     if (capacity > 0)

@@ -297,7 +297,7 @@ static hotbed_status make_path(
     uint64_t bound = context->world * (capacity != 0 ? capacity : keys);
     if (capacity != 0 && bound > KEYS_MOST)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, NULL, (double)capacity, 0x1p30,
+            HOTBED_ERR_ARGUMENT, NULL, capacity, 0x1p30,
             "%u ranks with messages of %llu keys are over 2^30 keys", context->world,
             (unsigned long long)capacity);
     path->capacity = capacity;
@@ -558,7 +558,7 @@ static hotbed_status read_sizes(hotbed_sharded_context *context, uint32_t number
     }
     if (keys > path->bound)
         return hotbed_fail_rank_limit(
-            HOTBED_ERR_ARGUMENT, context->rank, NULL, (double)keys, (double)path->bound,
+            HOTBED_ERR_ARGUMENT, context->rank, NULL, keys, path->bound,
             "rank %u receives %llu keys, over %llu", context->rank, (unsigned long long)keys,
             (unsigned long long)path->bound);
     path->num_keys = keys;

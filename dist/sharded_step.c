@@ -38,8 +38,8 @@ hotbed_status hotbed_step_check_rows(
         *stride = least;
     if (*stride < least)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "stride", (double)(*stride), (double)least,
-            "stride %llu is below %llu", (unsigned long long)*stride, (unsigned long long)least);
+            HOTBED_ERR_ARGUMENT, "stride", (*stride), least, "stride %llu is below %llu",
+            (unsigned long long)*stride, (unsigned long long)least);
     return HOTBED_OK;
 }
 

@@ -277,7 +277,7 @@ static hotbed_status await(hotbed_pipeline *pipeline, uint64_t number) {
     if (!late)
         return HOTBED_OK;
     hotbed_status status = hotbed_fail_limit(
-        HOTBED_ERR_COMM, NULL, (double)number, pipeline->options.deadline_seconds,
+        HOTBED_ERR_COMM, NULL, number, pipeline->options.deadline_seconds,
         "iteration %llu is not done after %g seconds; pending:%s", (unsigned long long)number,
         pipeline->options.deadline_seconds, pending);
     return fail_here(pipeline, status, NULL, 0);

@@ -140,7 +140,7 @@ static hotbed_status read_options(
     for (size_t i = 0; i < sizeof to->reserved / sizeof *to->reserved; i++)
         if (to->reserved[i] != 0)
             return hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, "reserved", (double)i,
+                HOTBED_ERR_ARGUMENT, "reserved", i,
                 "hotbed_pipeline_options: reserved[%zu] is not 0", i);
     HOTBED_TRY(hotbed_check_interval("deadline_seconds", to->deadline_seconds, 0, 1e6));
     if (to->deadline_seconds == 0.0)
@@ -148,8 +148,8 @@ static hotbed_status read_options(
     HOTBED_TRY(hotbed_check_choice("end", to->end, HOTBED_END_ALONE, HOTBED_END_LAST));
     if (to->end != HOTBED_END_ALONE && to->agreement.least == NULL)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "end", (double)to->end,
-            "end policy %d needs an agreement between ranks", (int)to->end);
+            HOTBED_ERR_ARGUMENT, "end", to->end, "end policy %d needs an agreement between ranks",
+            (int)to->end);
     if (to->timed && to->log_entries == 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "timed, but log_entries is 0");
     return HOTBED_OK;

@@ -69,7 +69,7 @@ hotbed_status hotbed_iteration_grad(
     HOTBED_TRY(hotbed_check_pointer("grad", grad));
     if (!iteration->cells[value].grad_there)
         return hotbed_fail_value(
-            HOTBED_ERR_STATE, NULL, (double)iteration->number,
+            HOTBED_ERR_STATE, NULL, iteration->number,
             "the gradient of '%s' is read, but nobody added to it in iteration %llu",
             iteration->pipeline->program->values[value].name,
             (unsigned long long)iteration->number);

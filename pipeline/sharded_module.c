@@ -128,7 +128,7 @@ static hotbed_status input_dist(
     p->output.bytes = p->output.num_rows * m->columns * m->element;
     if (p->output.num_rows > m->most_rows)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, NULL, (double)p->output.num_rows, (double)m->most_rows,
+            HOTBED_ERR_ARGUMENT, NULL, p->output.num_rows, m->most_rows,
             "module '%s': %llu rows are above %llu", m->name,
             (unsigned long long)p->output.num_rows, (unsigned long long)m->most_rows);
     *splits = (hotbed_awaitable){exchange_alone, p};

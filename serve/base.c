@@ -81,7 +81,7 @@ static hotbed_status group_reserve(const hotbed_base_table *from, group *g, uint
         hotbed_delete(records);
         hotbed_delete(items);
         return hotbed_fail_table_value(
-            HOTBED_ERR_MEMORY, from->name, NULL, (double)capacity,
+            HOTBED_ERR_MEMORY, from->name, NULL, capacity,
             "table '%s': no memory for %" PRIu64 " rows", from->name, capacity);
     }
     if (g->n > 0)
@@ -186,7 +186,7 @@ static hotbed_status divide(const hotbed_base_table *from, size_t record_bytes, 
     s->buffers = hotbed_new(parts * s->buffer_rows * record_bytes);
     if (s->parts == NULL || s->buffers == NULL)
         return hotbed_fail_table_value(
-            HOTBED_ERR_MEMORY, from->name, NULL, (double)parts,
+            HOTBED_ERR_MEMORY, from->name, NULL, parts,
             "table '%s': no memory to divide rows into %" PRIu64 " parts", from->name, parts);
     for (uint64_t r = 0; r < from->rows; r++)
         s->parts[hotbed_rows_bucket(r, s->bits)].rows++;
@@ -220,7 +220,7 @@ static hotbed_status scatter(base *b, uint32_t table, scratch *s) {
         HOTBED_TRY(b->next(b->context, table, &n, &keys, &rows));
         if (n > b->from[table].rows - row)
             return hotbed_fail_table_limit(
-                HOTBED_ERR_CORRUPT, b->from[table].name, "rows", (double)(row + n),
+                HOTBED_ERR_CORRUPT, b->from[table].name, "rows", row + n,
                 (double)b->from[table].rows,
                 "table '%s' has %" PRIu64 " rows or more; the cut was to have %" PRIu64,
                 b->from[table].name, row + n, b->from[table].rows);
@@ -275,7 +275,7 @@ static hotbed_status describe(base *b, uint32_t n, hotbed_encoding encoding) {
         const hotbed_base_table *from = &b->from[t];
         if (from->rows > UINT32_MAX - 1)
             return hotbed_fail_table_limit(
-                HOTBED_ERR_UNSUPPORTED, from->name, "rows", (double)from->rows, UINT32_MAX - 1,
+                HOTBED_ERR_UNSUPPORTED, from->name, "rows", from->rows, UINT32_MAX - 1,
                 "table '%s' has %" PRIu64 " rows; a cut has at most %" PRIu32, from->name,
                 from->rows, UINT32_MAX - 1);
         b->tables[t] = (hotbed_cut_table){

@@ -361,7 +361,7 @@ static hotbed_status add_starts(hotbed_rows_draft *f, uint64_t bucket) {
 
 static hotbed_status fail_count(const hotbed_rows_draft *f, const char *more) {
     return hotbed_fail_table_limit(
-        HOTBED_ERR_CORRUPT, f->table, "rows", (double)f->added, (double)f->to->rows,
+        HOTBED_ERR_CORRUPT, f->table, "rows", f->added, f->to->rows,
         "table '%s' has %" PRIu64 "%s rows; the cut was to have %" PRIu64, f->table, f->added, more,
         f->to->rows);
 }

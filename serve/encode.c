@@ -124,7 +124,7 @@ hotbed_status hotbed_cut_row_encode(
     if (!hotbed_row_encode(encoding, table->dim, dtype, stored, out, &value))
         return hotbed_error_key(
             hotbed_fail_table_value(
-                HOTBED_ERR_ARGUMENT, table->name, "encoding", (double)value,
+                HOTBED_ERR_ARGUMENT, table->name, "encoding", value,
                 "table '%s', key %" PRIu64 ": %s does not have the value %g", table->name, key,
                 hotbed_encoding_name(encoding), (double)value),
             key, 0);

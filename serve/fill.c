@@ -68,7 +68,7 @@ static hotbed_status find_table(
     if (hotbed_float_bits(f->v->tables[out->from].missing) !=
         hotbed_float_bits(out->info.eval_value))
         return hotbed_fail_table_limit(
-            HOTBED_ERR_ARGUMENT, name, "eval_initializer", (double)out->info.eval_value,
+            HOTBED_ERR_ARGUMENT, name, "eval_initializer", out->info.eval_value,
             (double)f->v->tables[out->from].missing,
             "reader_fill: missing keys of table '%s' read as %g; in the cut they are %g", name,
             (double)out->info.eval_value, (double)f->v->tables[out->from].missing);
@@ -76,7 +76,7 @@ static hotbed_status find_table(
     const uint64_t keys = f->v->tables[out->from].keys;
     if (out->info.kind == HOTBED_TABLE_STATIC && out->info.capacity > keys)
         return hotbed_fail_table_limit(
-            HOTBED_ERR_ARGUMENT, name, "capacity", (double)out->info.capacity, (double)keys,
+            HOTBED_ERR_ARGUMENT, name, "capacity", out->info.capacity, keys,
             "reader_fill: STATIC table '%s' has %" PRIu64 " rows; in the cut it has %" PRIu64, name,
             out->info.capacity, keys);
     return HOTBED_OK;
@@ -238,13 +238,12 @@ static hotbed_status check_size(const filling *f, const pair *p) {
     if (p->info.kind == HOTBED_TABLE_STATIC)
         return HOTBED_OK;
     HOTBED_TRY(hotbed_storage_size(p->storage, p->to, &keys, NULL, f->stream));
-    return keys == wanted
-               ? HOTBED_OK
-               : hotbed_fail_table_limit(
-                     HOTBED_ERR_STATE, p->info.name, "capacity", (double)wanted, (double)keys,
-                     "reader_fill: table '%s' holds %" PRIu64 " of the %" PRIu64
-                     " keys of cut %" PRIu64 ": make it larger",
-                     p->info.name, keys, wanted, f->v->number);
+    return keys == wanted ? HOTBED_OK
+                          : hotbed_fail_table_limit(
+                                HOTBED_ERR_STATE, p->info.name, "capacity", wanted, keys,
+                                "reader_fill: table '%s' holds %" PRIu64 " of the %" PRIu64
+                                " keys of cut %" PRIu64 ": make it larger",
+                                p->info.name, keys, wanted, f->v->number);
 }
 
 static hotbed_status fill_table(const filling *f, const pair *p) {
@@ -293,8 +292,8 @@ static hotbed_status check_steps(const filling *f, hotbed_storage *storage) {
         first = first == NULL ? from : first;
         if (from->optimizer_steps != first->optimizer_steps)
             return hotbed_fail_table_limit(
-                HOTBED_ERR_UNSUPPORTED, p.info.name, "optimizer_steps",
-                (double)from->optimizer_steps, (double)first->optimizer_steps,
+                HOTBED_ERR_UNSUPPORTED, p.info.name, "optimizer_steps", from->optimizer_steps,
+                first->optimizer_steps,
                 "reader_fill: in the cut, table '%s' has %" PRIu64
                 " steps of the optimizer and table '%s' has %" PRIu64
                 "; they cannot be in one storage",

@@ -167,8 +167,7 @@ hotbed_status hotbed_cut_parse(
     hotbed_digest end;
     if (bytes < hotbed_cut_bytes(1, 1))
         return hotbed_fail_path_value(
-            HOTBED_ERR_CORRUPT, name, NULL, (double)bytes, "%s has %" PRIu64 " bytes, no cut", name,
-            bytes);
+            HOTBED_ERR_CORRUPT, name, NULL, bytes, "%s has %" PRIu64 " bytes, no cut", name, bytes);
     memcpy(&end, (const char *)data + bytes - sizeof end, sizeof end);
     if (!hotbed_digest_equal(end, hotbed_digest_of(data, bytes - sizeof end)))
         return fail_damaged(name, "is damaged: its digest differs");
@@ -230,7 +229,7 @@ hotbed_status hotbed_rows_parse(
     uint64_t front = hotbed_rows_front_bytes(tables), end = front;
     if (bytes != part->bytes || bytes < front)
         return hotbed_fail_path_limit(
-            HOTBED_ERR_CORRUPT, name, NULL, (double)bytes, (double)part->bytes,
+            HOTBED_ERR_CORRUPT, name, NULL, bytes, part->bytes,
             "%s has %" PRIu64 " bytes; the cut names a file of %" PRIu64, name, bytes, part->bytes);
     if (!hotbed_digest_equal(front_digest(data, front), part->digest) || !front_fits(data, front))
         return fail_damaged(name, "is damaged, or is not the file that the cut names");
@@ -345,7 +344,7 @@ hotbed_status hotbed_rows_check(
         hotbed_rows_name(expected, head->number, head->rank);
     if (head->number == 0 || strcmp(expected, name) != 0)
         return hotbed_fail_path_value(
-            HOTBED_ERR_CORRUPT, name, "number", (double)head->number,
+            HOTBED_ERR_CORRUPT, name, "number", head->number,
             "%s has the rows of rank %" PRIu32 " in cut %" PRIu64, name, head->rank, head->number);
     const hotbed_rows_table *tables = (const void *)(head + 1);
     uint64_t end = front;

@@ -12,7 +12,7 @@ static hotbed_status check_offsets(const hotbed_lookup *l) {
         int64_t least = b == 0 ? 0 : l->offsets[b - 1];
         if (l->offsets[b] < least || (uint64_t)l->offsets[b] > l->num_keys)
             return hotbed_fail_limit(
-                HOTBED_ERR_RANGE, "offsets", (double)l->offsets[b],
+                HOTBED_ERR_RANGE, "offsets", l->offsets[b],
                 l->offsets[b] < least ? (double)least : (double)l->num_keys,
                 "reader_lookup: offsets[%" PRIu64 "] is %" PRId64 ", not in %" PRId64
                 " .. %" PRIu64,
@@ -29,8 +29,8 @@ hotbed_status hotbed_lookup_check(const hotbed_lookup_source *v, const hotbed_lo
     uint32_t dim = v->tables[l->table].dim;
     if ((uint32_t)l->pooling > HOTBED_POOL_MEAN)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "pooling", (double)l->pooling,
-            "reader_lookup: pooling %d does not exist", (int)l->pooling);
+            HOTBED_ERR_ARGUMENT, "pooling", l->pooling, "reader_lookup: pooling %d does not exist",
+            (int)l->pooling);
     bool pooled = l->pooling != HOTBED_POOL_NONE;
     uint64_t outputs = pooled ? l->batch_size : l->num_keys;
     if ((l->num_keys > 0 && l->keys == NULL) || (outputs > 0 && l->output == NULL) ||
@@ -46,7 +46,7 @@ hotbed_status hotbed_lookup_check(const hotbed_lookup_source *v, const hotbed_lo
                                                : "offsets");
     if (l->stride != 0 && l->stride < dim)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "stride", (double)l->stride, dim,
+            HOTBED_ERR_ARGUMENT, "stride", l->stride, dim,
             "reader_lookup: stride %" PRIu64 " is below the dim of the table, %" PRIu32, l->stride,
             dim);
     return pooled ? check_offsets(l) : HOTBED_OK;

@@ -41,7 +41,7 @@ hotbed_status hotbed_metrics_end(const hotbed_metrics *m, const char *call, uint
     if (m->capacity > 0)
         m->to[m->capacity - 1] = '\0';
     return hotbed_fail_limit(
-        HOTBED_ERR_ARGUMENT, "capacity", (double)m->capacity, (double)m->bytes + 1,
+        HOTBED_ERR_ARGUMENT, "capacity", m->capacity, (double)m->bytes + 1,
         "%s: the text has %" PRIu64 " bytes with its 0, capacity is %" PRIu64, call, m->bytes + 1,
         m->capacity);
 }

@@ -143,7 +143,7 @@ static hotbed_status write_part(hotbed_publisher *p, hotbed_publish_stats *stats
     for (uint32_t r = 0; r < p->world; r++)
         if (report_of(p, r)->step != p->head.step)
             return hotbed_fail_rank_limit(
-                HOTBED_ERR_STATE, r, "step", (double)report_of(p, r)->step, (double)p->head.step,
+                HOTBED_ERR_STATE, r, "step", (double)report_of(p, r)->step, p->head.step,
                 "rank %" PRIu32 " publishes step %" PRIu64 ", rank %" PRIu32 " step %" PRIu64
                 "; all ranks publish the same step",
                 r, report_of(p, r)->step, p->rank, p->head.step);
@@ -443,7 +443,7 @@ static hotbed_status describe_table(hotbed_publisher *p, uint32_t t) {
         p->options.encodings == NULL ? p->options.encoding : p->options.encodings[t];
     if (hotbed_encoding_name(encoding) == NULL)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "encoding", (double)encoding,
+            HOTBED_ERR_ARGUMENT, "encoding", encoding,
             "publisher_create: table '%s' has encoding %d, which does not exist", info.name,
             (int)encoding);
     if (p->options.filters != NULL)

@@ -285,7 +285,7 @@ static hotbed_status check_tables(const hotbed_reader *r, const hotbed_cut *cut)
     if (r->tables == NULL || hotbed_cut_same_tables(&known, cut))
         return HOTBED_OK;
     return hotbed_fail_value(
-        HOTBED_ERR_STATE, "cut", (double)cut->head->number,
+        HOTBED_ERR_STATE, "cut", cut->head->number,
         "cut %" PRIu64
         " has other tables, dims or key types than when the directory was opened: open it again",
         cut->head->number);
@@ -378,7 +378,7 @@ static hotbed_status poll_directory(poll *p) {
     uint64_t newest = p->cuts.n == 0 ? 0 : p->cuts.numbers[p->cuts.n - 1];
     if (newest < version_number(r))
         return hotbed_fail_path_value(
-            HOTBED_ERR_STATE, r->path, "cut", (double)version_number(r),
+            HOTBED_ERR_STATE, r->path, "cut", version_number(r),
             "%s has no cut from number %" PRIu64 " on, which the reader uses: if the directory was "
             "replaced, open it again",
             r->path, version_number(r));

@@ -51,20 +51,20 @@ hotbed_status hotbed_redis_create(
     const size_t prefix_bytes = strlen(prefix);
     if (prefix_bytes < 1 || prefix_bytes > HOTBED_REDIS_PREFIX_MOST)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "prefix", (double)prefix_bytes, HOTBED_REDIS_PREFIX_MOST,
+            HOTBED_ERR_ARGUMENT, "prefix", prefix_bytes, HOTBED_REDIS_PREFIX_MOST,
             "%s: the prefix has %zu bytes, not 1 to %d", call, prefix_bytes,
             HOTBED_REDIS_PREFIX_MOST);
     const char *where = o.host == NULL ? "path" : "host";
     const size_t where_bytes = strlen(o.host == NULL ? o.path : o.host);
     if (where_bytes >= TEXT)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, where, (double)where_bytes, TEXT - 1,
+            HOTBED_ERR_ARGUMENT, where, where_bytes, TEXT - 1,
             "%s: the %s has %zu bytes; at most %d are allowed", call, where, where_bytes, TEXT - 1);
     hotbed_redis *r = hotbed_new(sizeof *r);
     if (r == NULL)
         return hotbed_fail_value(
-            HOTBED_ERR_MEMORY, NULL, (double)sizeof *r,
-            "%s: no %zu bytes for a connection to Redis", call, sizeof *r);
+            HOTBED_ERR_MEMORY, NULL, sizeof *r, "%s: no %zu bytes for a connection to Redis", call,
+            sizeof *r);
     r->port = o.port == 0 ? PORT : o.port;
     r->timeout_ms = o.timeout_ms == 0 ? TIMEOUT_MS : o.timeout_ms;
     r->cache_rows = o.cache_rows == 0 ? CACHE_ROWS : o.cache_rows;

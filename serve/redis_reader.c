@@ -57,7 +57,7 @@ static hotbed_status check_reader(const hotbed_redis_reader *r, const char *call
         return hotbed_fail_null_of(call, "reader");
     if (r->process != getpid())
         return hotbed_fail_value(
-            HOTBED_ERR_STATE, NULL, (double)r->process,
+            HOTBED_ERR_STATE, NULL, r->process,
             "%s: the reader was opened in process %ld, from which this one was forked: open a "
             "reader after the fork",
             call, (long)r->process);
@@ -76,7 +76,7 @@ static hotbed_status reserve_cache(hotbed_redis_reader *r, uint32_t row_bytes) {
     if (cache == NULL || rows == NULL) {
         hotbed_delete(rows);
         return hotbed_fail_value(
-            HOTBED_ERR_MEMORY, "cache_rows", (double)r->places,
+            HOTBED_ERR_MEMORY, "cache_rows", r->places,
             "no memory for a cache of %" PRIu64 " rows of %" PRIu32 " bytes", r->places, row_bytes);
     }
     hotbed_delete(r->rows);
@@ -91,7 +91,7 @@ static hotbed_status use_cut(hotbed_redis_reader *r, unsigned char *record, cons
     uint32_t row_bytes = 1;
     if (r->record != NULL && !hotbed_cut_same_tables(&r->cut, cut))
         return hotbed_fail_value(
-            HOTBED_ERR_STATE, "cut", (double)cut->head->number,
+            HOTBED_ERR_STATE, "cut", cut->head->number,
             "cut %" PRIu64 " has other tables than the reader: open another one",
             cut->head->number);
     hotbed_version_table *tables = hotbed_new(cut->head->tables * sizeof *tables);
@@ -139,7 +139,7 @@ static hotbed_status read_cut(hotbed_redis_reader *r) {
     unsigned char *record = hotbed_new(answer.bytes + 1);
     if (record == NULL)
         return hotbed_fail_value(
-            HOTBED_ERR_MEMORY, NULL, (double)answer.bytes, "no %zu bytes for a cut", answer.bytes);
+            HOTBED_ERR_MEMORY, NULL, answer.bytes, "no %zu bytes for a cut", answer.bytes);
     memcpy(record, answer.data, answer.bytes);
     uint64_t number = 0;
     if (answer.bytes >= sizeof(hotbed_cut_head))
@@ -148,8 +148,7 @@ static hotbed_status read_cut(hotbed_redis_reader *r) {
         hotbed_cut_parse(hotbed_redis_at(r->redis), number, record, answer.bytes, &cut);
     if (status == HOTBED_OK && number < r->stats.version)
         status = hotbed_fail_path_limit(
-            HOTBED_ERR_STATE, hotbed_redis_at(r->redis), "cut", (double)number,
-            (double)r->stats.version,
+            HOTBED_ERR_STATE, hotbed_redis_at(r->redis), "cut", number, r->stats.version,
             "Redis at %s has cut %" PRIu64 ", and had %" PRIu64 " before: it was set back",
             hotbed_redis_at(r->redis), number, r->stats.version);
     HOTBED_THEN(status, use_cut(r, record, &cut));
@@ -248,7 +247,7 @@ static hotbed_status ask(hotbed_redis_reader *r, call *c, bool *same) {
         hotbed_status status = words != NULL && names != NULL
                                    ? HOTBED_OK
                                    : hotbed_fail_value(
-                                         HOTBED_ERR_MEMORY, "num_keys", (double)c->num_wanted,
+                                         HOTBED_ERR_MEMORY, "num_keys", c->num_wanted,
                                          "no memory to ask for %" PRIu64 " rows", c->num_wanted);
         for (uint64_t i = 0; i < c->num_wanted && status == HOTBED_OK; i++) {
             names[i] = hotbed_redis_row_name(r->redis, c->wanted[i].table, c->wanted[i].key);
@@ -304,8 +303,8 @@ static hotbed_status find_rows(hotbed_redis_reader *r, call *c) {
             r->call_capacity = r->call_rows == NULL ? 0 : bytes;
             if (r->call_rows == NULL)
                 return hotbed_fail_value(
-                    HOTBED_ERR_MEMORY, "num_keys", (double)c->num_keys,
-                    "no memory for %" PRIu64 " rows", c->num_keys);
+                    HOTBED_ERR_MEMORY, "num_keys", c->num_keys, "no memory for %" PRIu64 " rows",
+                    c->num_keys);
         }
         r->stats.cached += c->num_keys - c->num_wanted;
         for (uint64_t i = 0; i < c->num_wanted; i++) {
@@ -378,7 +377,7 @@ hotbed_status hotbed_redis_reader_lookup(
         const uint64_t keys = lookups[i].keys == NULL ? 0 : lookups[i].num_keys;
         if (keys > KEYS_MOST - c.num_keys)
             return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "num_keys", (double)keys, (double)(KEYS_MOST - c.num_keys),
+                HOTBED_ERR_ARGUMENT, "num_keys", keys, (KEYS_MOST - c.num_keys),
                 "lookup %u has %" PRIu64 " keys; all lookups of a call take up to %d", i, keys,
                 KEYS_MOST);
         c.num_keys += keys;
@@ -390,7 +389,7 @@ hotbed_status hotbed_redis_reader_lookup(
     hotbed_status status = c.rows != NULL && c.wanted != NULL
                                ? answer(r, &c, version)
                                : hotbed_fail_value(
-                                     HOTBED_ERR_MEMORY, "num_keys", (double)c.num_keys,
+                                     HOTBED_ERR_MEMORY, "num_keys", c.num_keys,
                                      "no memory for a lookup of %" PRIu64 " keys", c.num_keys);
     if (status == HOTBED_ERR_IO && connected) { /* Redis may have closed it long ago */
         hotbed_redis_drop(r->redis);
@@ -422,8 +421,8 @@ hotbed_status hotbed_redis_reader_open(
     if (r == NULL) {
         hotbed_redis_destroy(redis);
         return hotbed_fail_value(
-            HOTBED_ERR_MEMORY, NULL, (double)sizeof *r,
-            "redis_reader_open: no %zu bytes for a reader", sizeof *r);
+            HOTBED_ERR_MEMORY, NULL, sizeof *r, "redis_reader_open: no %zu bytes for a reader",
+            sizeof *r);
     }
     r->redis = redis;
     r->process = getpid();

@@ -149,8 +149,8 @@ hotbed_status hotbed_redis_sink_create(
     if (s == NULL) {
         hotbed_redis_destroy(redis);
         return hotbed_fail_value(
-            HOTBED_ERR_MEMORY, NULL, (double)sizeof *s,
-            "redis_sink_create: no %zu bytes for a sink", sizeof *s);
+            HOTBED_ERR_MEMORY, NULL, sizeof *s, "redis_sink_create: no %zu bytes for a sink",
+            sizeof *s);
     }
     s->redis = redis;
     s->cut = hotbed_redis_cut_name(redis);
@@ -200,7 +200,7 @@ static hotbed_status receive_all(hotbed_redis_sink *s, uint64_t number) {
         HOTBED_TRY(hotbed_redis_receive(s->redis, &answer));
         if (answer.bytes != 2 || memcmp(answer.data, "OK", 2) != 0)
             return hotbed_fail_path_value(
-                HOTBED_ERR_STATE, hotbed_redis_at(s->redis), "cut", (double)number,
+                HOTBED_ERR_STATE, hotbed_redis_at(s->redis), "cut", number,
                 "Redis at %s does not have what was written of cut %" PRIu64
                 ": it was restarted or emptied, or another publisher uses its prefix",
                 hotbed_redis_at(s->redis), number);
@@ -241,7 +241,7 @@ static hotbed_status put_table(
         s->version_bytes = s->version == NULL ? 0 : bytes;
         if (s->version == NULL)
             return hotbed_fail_value(
-                HOTBED_ERR_MEMORY, NULL, (double)bytes, "no %zu bytes for a row", bytes);
+                HOTBED_ERR_MEMORY, NULL, bytes, "no %zu bytes for a row", bytes);
     }
     for (uint64_t i = 0; i < table->rows; i++)
         HOTBED_TRY(put_row(s, w, t, keys[i], rows + i * table->row_bytes, table->row_bytes));
@@ -256,12 +256,12 @@ static hotbed_status fail_order(
     const char *at = hotbed_redis_at(s->redis);
     if (head->parent != 0)
         return hotbed_fail_path_limit(
-            HOTBED_ERR_STATE, at, "cut", (double)there, (double)head->parent,
+            HOTBED_ERR_STATE, at, "cut", there, head->parent,
             "Redis at %s has cut %" PRIu64 ", not this publisher's cut %" PRIu64
             ", which cut %" PRIu64 " follows: its rows were lost or are another publisher's",
             at, there, head->parent, head->number);
     return hotbed_fail_path_limit(
-        HOTBED_ERR_STATE, at, "cut", (double)head->number, (double)there,
+        HOTBED_ERR_STATE, at, "cut", head->number, there,
         "Redis at %s has cut %" PRIu64 ", so cut %" PRIu64
         " cannot follow: give a new directory another prefix, or remove the old rows",
         at, there, head->number);
@@ -326,8 +326,7 @@ static hotbed_status drop_rows(hotbed_redis_sink *s, size_t n) {
     hotbed_redis_text *words = hotbed_new((n + 5) * sizeof *words);
     char number[24];
     if (words == NULL)
-        return hotbed_fail_value(
-            HOTBED_ERR_MEMORY, NULL, (double)n, "no memory for %zu keys of Redis", n);
+        return hotbed_fail_value(HOTBED_ERR_MEMORY, NULL, n, "no memory for %zu keys of Redis", n);
     snprintf(number, sizeof number, "%zu", n + 2);
     words[0] = word("EVALSHA");
     words[1] = word(s->names[SCRIPT_DROP]);

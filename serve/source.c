@@ -339,7 +339,7 @@ static bool key_at(const hotbed_source *s, const source_table *t, uint64_t place
 
 static hotbed_status fail_memory(const source_table *t, uint64_t rows) {
     return hotbed_fail_table_value(
-        HOTBED_ERR_MEMORY, t->info.name, NULL, (double)rows,
+        HOTBED_ERR_MEMORY, t->info.name, NULL, rows,
         "table '%s': no memory for a cut of %" PRIu64 " rows", t->info.name, rows);
 }
 

@@ -32,7 +32,7 @@ static hotbed_status map_open(
         status = hotbed_fail_os(HOTBED_ERR_IO, errno, "cannot read the size of %s/%s", path, name);
     else if (!S_ISREG(stat.st_mode) || (uint64_t)stat.st_size < least)
         status = hotbed_fail_path_value(
-            HOTBED_ERR_CORRUPT, path, NULL, (double)least,
+            HOTBED_ERR_CORRUPT, path, NULL, least,
             "%s/%s is not a plain file of %" PRIu64 " bytes or more", path, name, least);
     if (status == HOTBED_OK) {
         void *data = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_SHARED, file, 0);
@@ -380,7 +380,7 @@ static hotbed_status check_follows(const hotbed_version *before, const hotbed_cu
     const hotbed_cut_head *head = cut->head;
     if (head->parent != before->number || !hotbed_digest_equal(head->before, before->digest))
         return hotbed_fail_limit(
-            HOTBED_ERR_STATE, "cut", (double)head->number, (double)before->number,
+            HOTBED_ERR_STATE, "cut", head->number, before->number,
             "cut %" PRIu64 " follows cut %" PRIu64 "; the reader has cut %" PRIu64 "%s",
             head->number, head->parent, before->number,
             head->parent == before->number ? ", which has another digest" : "");
@@ -394,7 +394,7 @@ static hotbed_status check_follows(const hotbed_version *before, const hotbed_cu
                cut->tables[t].route_rows == before->files[0]->cut.tables[t].route_rows;
     return same ? HOTBED_OK
                 : hotbed_fail_value(
-                      HOTBED_ERR_CORRUPT, "cut", (double)head->number,
+                      HOTBED_ERR_CORRUPT, "cut", head->number,
                       "cut %" PRIu64
                       " has other tables, ranks, encodings or states than its base %" PRIu64,
                       head->number, before->base);

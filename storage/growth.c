@@ -139,7 +139,7 @@ hotbed_status hotbed_storage_grow(
             (unsigned long long)t->capacity);
     if (capacity > t->most)
         return hotbed_fail_table_value(
-            HOTBED_ERR_ARGUMENT, t->name, "capacity", (double)capacity,
+            HOTBED_ERR_ARGUMENT, t->name, "capacity", capacity,
             "table %s: capacity %llu is over max_capacity %llu", t->name,
             (unsigned long long)capacity, (unsigned long long)t->most);
     if (hotbed_stream_recording(stream))

@@ -136,13 +136,13 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
         return HOTBED_OK;
     if (storage->backend == HOTBED_BACKEND_CUDA && storage->lower_memory != HOTBED_MEMORY_PINNED)
         return hotbed_fail_value(
-            HOTBED_ERR_UNSUPPORTED, "lower_memory", (double)storage->lower_memory,
+            HOTBED_ERR_UNSUPPORTED, "lower_memory", storage->lower_memory,
             "lower_memory %d: a GPU reads and writes PINNED memory only",
             (int)storage->lower_memory);
     if (storage->backend == HOTBED_BACKEND_CUDA &&
         storage->lower_index_memory > HOTBED_MEMORY_PINNED)
         return hotbed_fail_value(
-            HOTBED_ERR_UNSUPPORTED, "lower_index_memory", (double)storage->lower_index_memory,
+            HOTBED_ERR_UNSUPPORTED, "lower_index_memory", storage->lower_index_memory,
             "lower_index_memory %d: a GPU reads and writes DEVICE and PINNED memory only",
             (int)storage->lower_index_memory);
     return size_uppers(storage, options, bytes);

@@ -54,7 +54,7 @@ static hotbed_status check_row_bytes(const hotbed_row_update *u, hotbed_optimize
             hotbed_dtype_name(u->dtype), u->dim, (unsigned long long)least);
     if (u->row_bytes != 0 && (u->row_bytes < least || u->row_bytes % unit != 0))
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "row_bytes", (double)u->row_bytes,
+            HOTBED_ERR_ARGUMENT, "row_bytes", u->row_bytes,
             "row_bytes %llu is less than a row's weights (%llu bytes) or no multiple of %llu",
             (unsigned long long)u->row_bytes, (unsigned long long)least, (unsigned long long)unit);
     return HOTBED_OK;

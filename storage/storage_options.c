@@ -35,9 +35,8 @@ static hotbed_status check_scoring(const hotbed_table_options *o) {
         hotbed_check_range("admission_capacity", o->admission_capacity, 0, HOTBED_CAPACITY_MOST));
     if (o->admission == HOTBED_ADMIT_PROBABILISTIC && !(share > 0.0F && share <= 1.0F))
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "admission_probability", (double)share,
-            hotbed_bound((double)share, 0, 1), "admission_probability %g is not in (0, 1]",
-            (double)share);
+            HOTBED_ERR_ARGUMENT, "admission_probability", share, hotbed_bound((double)share, 0, 1),
+            "admission_probability %g is not in (0, 1]", (double)share);
     return HOTBED_OK;
 }
 
@@ -58,7 +57,7 @@ static hotbed_status check_own(const hotbed_table_options *o, const hotbed_optim
     HOTBED_TRY(hotbed_optimizer_check(own));
     if (own->kind != all->kind)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "optimizer", (double)own->kind,
+            HOTBED_ERR_ARGUMENT, "optimizer", own->kind,
             "its optimizer is %s, but the storage's is %s", hotbed_optimizer_name(own->kind),
             all->kind == 0 ? "none" : hotbed_optimizer_name(all->kind));
     const hotbed_optimizer_parameter *p;
@@ -66,7 +65,7 @@ static hotbed_status check_own(const hotbed_table_options *o, const hotbed_optim
         const float value = hotbed_optimizer_value(own, p), others = hotbed_optimizer_value(all, p);
         if ((HOTBED_USES_OWN >> i & 1U) == 0 && value != others)
             return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, p->name, (double)value, (double)others,
+                HOTBED_ERR_ARGUMENT, p->name, value, others,
                 "%s of its optimizer is %g, but the storage's is %g; only learning_rate, "
                 "weight_decay, l2_decay and max_gradient may differ",
                 p->name, (double)value, (double)others);
@@ -92,7 +91,7 @@ static hotbed_status check_table(const hotbed_table_options *o, const hotbed_opt
     HOTBED_TRY(hotbed_initializer_check(&o->eval_initializer, "eval_initializer"));
     if (o->eval_initializer.kind != HOTBED_INIT_CONSTANT)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "eval_initializer", (double)o->eval_initializer.kind,
+            HOTBED_ERR_ARGUMENT, "eval_initializer", o->eval_initializer.kind,
             "eval_initializer kind %d is not CONSTANT", (int)o->eval_initializer.kind);
     return check_own(o, all);
 }
@@ -102,12 +101,12 @@ static hotbed_status check_lower_tier(const hotbed_storage_options *o) {
     if ((int)o->lower_memory != 0 &&
         (o->lower_memory < HOTBED_MEMORY_PINNED || o->lower_memory > HOTBED_MEMORY_FILE))
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "lower_memory", (double)o->lower_memory,
+            HOTBED_ERR_ARGUMENT, "lower_memory", o->lower_memory,
             "lower_memory %d is not PINNED, PAGEABLE or FILE", (int)o->lower_memory);
     if ((int)o->lower_index_memory != 0 && (o->lower_index_memory < HOTBED_MEMORY_DEVICE ||
                                             o->lower_index_memory > HOTBED_MEMORY_FILE))
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "lower_index_memory", (double)o->lower_index_memory,
+            HOTBED_ERR_ARGUMENT, "lower_index_memory", o->lower_index_memory,
             "lower_index_memory %d is not DEVICE, PINNED, PAGEABLE or FILE",
             (int)o->lower_index_memory);
     HOTBED_TRY(hotbed_check_range("move_sms", o->move_sms, 0, HOTBED_MOVE_SMS_MOST));
@@ -121,8 +120,8 @@ static hotbed_status check_lower_tier(const hotbed_storage_options *o) {
                                          : "lower_directory");
     if (o->mode != HOTBED_MODE_AUTO && o->mode != HOTBED_MODE_CACHE)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "mode", (double)o->mode,
-            "external is set, but mode %d is not CACHE", (int)o->mode);
+            HOTBED_ERR_ARGUMENT, "mode", o->mode, "external is set, but mode %d is not CACHE",
+            (int)o->mode);
     return HOTBED_OK;
 }
 

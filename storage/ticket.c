@@ -182,19 +182,19 @@ static hotbed_status read_batch(
     HOTBED_TRY(HOTBED_OPTIONS_READ(batch, hotbed_batch, weights, from));
     if (batch->num_keys > 0 && batch->keys == NULL)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "num_keys", (double)batch->num_keys,
+            HOTBED_ERR_ARGUMENT, "num_keys", batch->num_keys,
             "batch: num_keys is %llu, but keys is NULL", (unsigned long long)batch->num_keys);
     uint64_t bags = (uint64_t)storage->num_features * batch->batch_size;
     if (batch->offsets == NULL && batch->num_keys != bags)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "num_keys", (double)batch->num_keys, (double)bags,
+            HOTBED_ERR_ARGUMENT, "num_keys", batch->num_keys, bags,
             "batch: without offsets num_keys %llu must be %u features * %u samples = %llu",
             (unsigned long long)batch->num_keys, storage->num_features, batch->batch_size,
             (unsigned long long)bags);
     if (batch->num_keys > KEYS_MOST || bags > KEYS_MOST)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, batch->num_keys > KEYS_MOST ? "num_keys" : "batch_size",
-            (double)(batch->num_keys > KEYS_MOST ? batch->num_keys : bags), KEYS_MOST,
+            (batch->num_keys > KEYS_MOST ? batch->num_keys : bags), KEYS_MOST,
             "batch: %llu keys and %llu bags are over 2^30", (unsigned long long)batch->num_keys,
             (unsigned long long)bags);
     return HOTBED_OK;
@@ -321,11 +321,11 @@ static hotbed_status check_output(
         *stride = least;
     if (*stride < least)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "stride", (double)(*stride), (double)least,
-            "stride %llu is below %llu", (unsigned long long)*stride, (unsigned long long)least);
+            HOTBED_ERR_ARGUMENT, "stride", (*stride), least, "stride %llu is below %llu",
+            (unsigned long long)*stride, (unsigned long long)least);
     if (rows > 0 && *stride > INT64_MAX / sizeof(float) / rows)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "stride", (double)*stride,
+            HOTBED_ERR_ARGUMENT, "stride", *stride,
             "stride %llu: %llu rows have more than 2^63 bytes", (unsigned long long)*stride,
             (unsigned long long)rows);
     return HOTBED_OK;

@@ -226,8 +226,8 @@ hotbed_status hotbed_state_dtype_check(hotbed_dtype dtype) {
     if (dtype == 0 || dtype == HOTBED_F32 || dtype == HOTBED_BF16)
         return HOTBED_OK;
     return hotbed_fail_value(
-        HOTBED_ERR_ARGUMENT, "state_dtype", (double)dtype,
-        "state_dtype %d (%s) is neither F32 nor BF16", (int)dtype, hotbed_dtype_name(dtype));
+        HOTBED_ERR_ARGUMENT, "state_dtype", dtype, "state_dtype %d (%s) is neither F32 nor BF16",
+        (int)dtype, hotbed_dtype_name(dtype));
 }
 
 const char *hotbed_optimizer_state_name(hotbed_optimizer_kind kind, uint32_t state) {
@@ -292,7 +292,7 @@ hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, co
     for (int n = 0; n < 5; n++)
         if (!isfinite(numbers[n]))
             return hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, names[n], (double)numbers[n], "%s: %s %g is not finite", what,
+                HOTBED_ERR_ARGUMENT, names[n], numbers[n], "%s: %s %g is not finite", what,
                 names[n], (double)numbers[n]);
     switch (i->kind) {
     case HOTBED_INIT_CONSTANT:
@@ -301,11 +301,11 @@ hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, co
     case HOTBED_INIT_UNIFORM:
         if (!(i->lower < i->upper))
             return hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, "lower", (double)i->lower,
-                "%s: lower %g is not below upper %g", what, (double)i->lower, (double)i->upper);
+                HOTBED_ERR_ARGUMENT, "lower", i->lower, "%s: lower %g is not below upper %g", what,
+                (double)i->lower, (double)i->upper);
         if (!isfinite(i->upper - i->lower))
             return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "upper", (double)i->upper, (double)FLT_MAX,
+                HOTBED_ERR_ARGUMENT, "upper", i->upper, FLT_MAX,
                 "%s: upper %g - lower %g is above %g, the largest f32", what, (double)i->upper,
                 (double)i->lower, (double)FLT_MAX);
         return HOTBED_OK;
@@ -313,16 +313,16 @@ hotbed_status hotbed_initializer_check(const hotbed_initializer *initializer, co
     case HOTBED_INIT_TRUNCATED_NORMAL:
         if (!(i->std > 0.0F))
             return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "std", (double)i->std, 0, "%s: std %g is not above 0", what,
+                HOTBED_ERR_ARGUMENT, "std", i->std, 0, "%s: std %g is not above 0", what,
                 (double)i->std);
         if (i->kind == HOTBED_INIT_TRUNCATED_NORMAL && !(i->lower < i->upper))
             return hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, "lower", (double)i->lower,
-                "%s: lower %g is not below upper %g", what, (double)i->lower, (double)i->upper);
+                HOTBED_ERR_ARGUMENT, "lower", i->lower, "%s: lower %g is not below upper %g", what,
+                (double)i->lower, (double)i->upper);
         return i->kind == HOTBED_INIT_TRUNCATED_NORMAL ? check_truncated(i, what) : HOTBED_OK;
     }
     return hotbed_fail_value(
-        HOTBED_ERR_ARGUMENT, "kind", (double)i->kind, "%s: unknown kind %d", what, (int)i->kind);
+        HOTBED_ERR_ARGUMENT, "kind", i->kind, "%s: unknown kind %d", what, (int)i->kind);
 }
 
 static hotbed_status check_parameter(const hotbed_optimizer_parameter *p, float value) {
@@ -347,7 +347,7 @@ hotbed_status hotbed_optimizer_check_rate(hotbed_optimizer_kind kind, float lear
     if (info == NULL || !info->positive_rate || learning_rate > 0.0F)
         return HOTBED_OK;
     return hotbed_fail_limit(
-        HOTBED_ERR_ARGUMENT, "learning_rate", (double)learning_rate, 0,
+        HOTBED_ERR_ARGUMENT, "learning_rate", learning_rate, 0,
         "optimizer: learning_rate %g of %s is not above 0", (double)learning_rate, info->name);
 }
 
@@ -362,7 +362,7 @@ static hotbed_status check_unused(const hotbed_optimizer *o) {
         if (((used | kept) >> p & 1U) == 0 &&
             value != hotbed_optimizer_value(&init, &parameters[p]))
             return hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, parameters[p].name, (double)value,
+                HOTBED_ERR_ARGUMENT, parameters[p].name, value,
                 "optimizer: %s is %g, but %s has no such parameter", parameters[p].name,
                 (double)value, hotbed_optimizer_name(o->kind));
     }
@@ -379,13 +379,12 @@ hotbed_status hotbed_optimizer_check(const hotbed_optimizer *optimizer) {
     for (size_t i = 0; i < sizeof o->reserved / sizeof *o->reserved; i++)
         if (o->reserved[i] != 0)
             return hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, "reserved", (double)i,
+                HOTBED_ERR_ARGUMENT, "reserved", i,
                 "optimizer: reserved[%zu] is %u, but this library knows no such parameter", i,
                 o->reserved[i]);
     if (hotbed_optimizer_describe(o->kind) == NULL)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "kind", (double)o->kind, "optimizer: unknown kind %d",
-            (int)o->kind);
+            HOTBED_ERR_ARGUMENT, "kind", o->kind, "optimizer: unknown kind %d", (int)o->kind);
     for (uint32_t p = 0; p < PARAMETERS; p++)
         HOTBED_TRY(check_parameter(&parameters[p], hotbed_optimizer_value(o, &parameters[p])));
     HOTBED_TRY(check_unused(o));

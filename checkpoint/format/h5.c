@@ -506,7 +506,7 @@ hotbed_status hotbed_h5_finish(hotbed_h5 *h5, hotbed_h5_image *out) {
         return fail_memory();
     if (h5->file_bytes < h5->end_data)
         return hotbed_fail_limit(
-            HOTBED_ERR_IO, NULL, (double)h5->file_bytes, (double)h5->end_data,
+            HOTBED_ERR_IO, NULL, h5->file_bytes, h5->end_data,
             "HDF5 layout: the file ends at %" PRIu64 ", its data at %" PRIu64, h5->file_bytes,
             h5->end_data);
     uint64_t metadata_bytes = h5->first_data < h5->file_bytes ? h5->first_data : h5->file_bytes;

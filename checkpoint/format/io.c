@@ -338,7 +338,7 @@ hotbed_status hotbed_io_read(hotbed_io_file *file, void *data, size_t bytes, uin
         }
         if (n == 0)
             return hotbed_fail_path_value(
-                HOTBED_ERR_CORRUPT, file->name, NULL, (double)offset,
+                HOTBED_ERR_CORRUPT, file->name, NULL, offset,
                 "%s ends at %" PRIu64 ", %zu bytes early", file->name, offset, bytes);
         if (pages == 0)
             hint(file, false, offset, n);

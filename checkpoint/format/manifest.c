@@ -391,7 +391,7 @@ static hotbed_status print_scope(
     }
     if (c.status == HOTBED_OK && c.bytes > HOTBED_MANIFEST_BYTES_MAX)
         c.status = hotbed_fail_limit(
-            HOTBED_ERR_UNSUPPORTED, NULL, (double)c.bytes, HOTBED_MANIFEST_BYTES_MAX,
+            HOTBED_ERR_UNSUPPORTED, NULL, c.bytes, HOTBED_MANIFEST_BYTES_MAX,
             "%" PRIu32 " tables in %" PRIu32 " shards need a %s of %zu bytes, at most %d",
             m->num_tables, m->world, c.name, c.bytes, HOTBED_MANIFEST_BYTES_MAX);
     if (c.status != HOTBED_OK) {
@@ -435,7 +435,7 @@ static hotbed_status open_text(
     const char *name_of, const char *text, size_t bytes, hotbed_codec *c) {
     if (bytes < END_BYTES || bytes > HOTBED_MANIFEST_BYTES_MAX)
         return hotbed_fail_path_limit(
-            HOTBED_ERR_CORRUPT, name_of, NULL, (double)bytes,
+            HOTBED_ERR_CORRUPT, name_of, NULL, bytes,
             hotbed_bound((double)bytes, END_BYTES, HOTBED_MANIFEST_BYTES_MAX),
             "%s has %zu bytes, expected %d to %d", name_of, bytes, END_BYTES,
             HOTBED_MANIFEST_BYTES_MAX);
@@ -485,7 +485,7 @@ static hotbed_status differs(
     const char *what, const char *table, uint64_t found, uint32_t shard, uint64_t right) {
     return hotbed_error_rank(
         hotbed_fail_table_limit(
-            HOTBED_ERR_STATE, table, NULL, (double)found, (double)right,
+            HOTBED_ERR_STATE, table, NULL, found, right,
             "%s%s%s is %" PRIu64 " at rank %" PRIu32 ", %" PRIu64 " at rank 0", table,
             table[0] == '\0' ? "" : ": ", what, found, shard, right),
         shard);

@@ -13,7 +13,7 @@ static hotbed_status wrong(
     const char *file, const char *table, const char *what, uint64_t found, uint64_t right) {
     return hotbed_error_path(
         hotbed_fail_table_limit(
-            HOTBED_ERR_CORRUPT, table, NULL, (double)found, (double)right,
+            HOTBED_ERR_CORRUPT, table, NULL, found, right,
             "%s: %s: %s is %" PRIu64 ", expected %" PRIu64, file, table, what, found, right),
         file);
 }
@@ -119,7 +119,7 @@ static hotbed_status check_shard(
         if (spans[i].offset < end || spans[i].bytes > shard->bytes ||
             spans[i].offset > shard->bytes - spans[i].bytes)
             return hotbed_fail_path_limit(
-                HOTBED_ERR_CORRUPT, file, NULL, (double)spans[i].offset, (double)end,
+                HOTBED_ERR_CORRUPT, file, NULL, (double)spans[i].offset, end,
                 "%s: an extent of %" PRIu64 " bytes at %" PRIu64
                 " is not within the free bytes %" PRIu64 " to %" PRIu64 " of shard %" PRIu32,
                 file, spans[i].bytes, spans[i].offset, end, shard->bytes, number_of);

@@ -162,7 +162,7 @@ hotbed_status tool_args_read(hotbed_io_file *file, tool_args *out) {
     HOTBED_TRY(hotbed_io_size(file, &bytes));
     if (bytes > FILE_BYTES_MOST)
         return hotbed_fail_path_limit(
-            HOTBED_ERR_CORRUPT, file->name, NULL, (double)bytes, FILE_BYTES_MOST,
+            HOTBED_ERR_CORRUPT, file->name, NULL, bytes, FILE_BYTES_MOST,
             "%s has %" PRIu64 " bytes, at most %d are read", file->name, bytes, FILE_BYTES_MOST);
     HOTBED_TRY(hotbed_io_read(file, buffer, (size_t)bytes, 0));
     buffer[bytes] = '\0';

@@ -11,8 +11,8 @@
 static hotbed_status check_data(const char *function, const void *data, uint64_t bytes) {
     if (data == NULL && bytes > 0)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "bytes", (double)bytes,
-            "%s: the data is NULL, but has %" PRIu64 " bytes", function, bytes);
+            HOTBED_ERR_ARGUMENT, "bytes", bytes, "%s: the data is NULL, but has %" PRIu64 " bytes",
+            function, bytes);
     return HOTBED_OK;
 }
 
@@ -21,7 +21,7 @@ static hotbed_status check_product(
     const char *function, uint64_t count, uint64_t bytes, uint64_t most) {
     if (count > 0 && bytes > most / count)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "bytes", (double)bytes,
+            HOTBED_ERR_ARGUMENT, "bytes", bytes,
             "%s: %" PRIu64 " times %" PRIu64 " bytes are too many", function, count, bytes);
     return HOTBED_OK;
 }
@@ -72,7 +72,7 @@ static hotbed_status add_counts(
     for (uint32_t p = 0; p < size; p++) {
         if (counts[p] > UINT64_MAX - *sum)
             return hotbed_fail_rank_value(
-                HOTBED_ERR_ARGUMENT, p, NULL, (double)counts[p],
+                HOTBED_ERR_ARGUMENT, p, NULL, counts[p],
                 "%s: the sizes up to rank %u's, which is %" PRIu64 ", are too large a sum",
                 function, p, counts[p]);
         *sum += counts[p];
@@ -91,7 +91,7 @@ static hotbed_status check_exchange(
     HOTBED_TRY(check_data(function, x->recv, received));
     if (x->bound > 0 && sent > x->bound)
         return hotbed_fail_rank_limit(
-            HOTBED_ERR_ARGUMENT, comm->rank, NULL, (double)sent, (double)x->bound,
+            HOTBED_ERR_ARGUMENT, comm->rank, NULL, sent, x->bound,
             "%s: rank %u sends %" PRIu64 " bytes, the bound is %" PRIu64, function, comm->rank,
             sent, x->bound);
     return HOTBED_OK;
@@ -150,8 +150,8 @@ hotbed_status hotbed_comm_broadcast(
     HOTBED_TRY(check_data("hotbed_comm_broadcast", data, bytes));
     if (root >= comm->size)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "root", (double)root,
-            "hotbed_comm_broadcast: root %u is not a rank of %u", root, comm->size);
+            HOTBED_ERR_ARGUMENT, "root", root, "hotbed_comm_broadcast: root %u is not a rank of %u",
+            root, comm->size);
     hotbed_comm_batch batch = hotbed_comm_batch_of(comm, HOTBED_COMM_BROADCAST, 1);
     batch.parts[0] = (hotbed_comm_part){
         .kind = HOTBED_PART_ROOT,

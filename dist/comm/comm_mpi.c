@@ -405,7 +405,7 @@ static hotbed_status bare(
     hotbed_comm *comm, uint64_t bytes, const void *send, void *recv, hotbed_stream *stream) {
     if (bytes > INT_MAX)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "bytes", (double)bytes, INT_MAX,
+            HOTBED_ERR_ARGUMENT, "bytes", bytes, INT_MAX,
             "MPI_Alltoall takes parts of up to %d bytes, not %" PRIu64, INT_MAX, bytes);
     bare_args args = {comm, (int)bytes, send, recv};
     return hotbed_host_launch(stream, 1, 0, bare_body, &args, sizeof args);

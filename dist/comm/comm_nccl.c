@@ -395,7 +395,7 @@ static hotbed_status agree(nccl_comm *n, uint64_t bytes, bool well) {
                 bytes);
         if (all[p].bytes != bytes)
             return hotbed_fail_rank_limit(
-                HOTBED_ERR_ARGUMENT, p, "bytes", (double)all[p].bytes, (double)bytes,
+                HOTBED_ERR_ARGUMENT, p, "bytes", (double)all[p].bytes, bytes,
                 "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p, all[p].bytes,
                 n->base.rank, bytes);
     }

@@ -15,6 +15,5 @@ hotbed_status hotbed_transport_probe(hotbed_transport transport) {
         return hotbed_comm_probe_nccl();
     }
     return hotbed_fail_value(
-        HOTBED_ERR_ARGUMENT, "transport", (double)transport, "transport %d is unknown",
-        (int)transport);
+        HOTBED_ERR_ARGUMENT, "transport", transport, "transport %d is unknown", (int)transport);
 }

@@ -18,7 +18,7 @@ static hotbed_status enqueue(
         uint8_t *to = hotbed_comm_receives(comm, part, 0, &bytes);
         if (sent != bytes)
             return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, NULL, (double)sent, (double)bytes,
+                HOTBED_ERR_ARGUMENT, NULL, sent, bytes,
                 "part %u: the rank sends itself %llu bytes, but expects %llu", i,
                 (unsigned long long)sent, (unsigned long long)bytes);
         if (from != to)

@@ -14,7 +14,7 @@ hotbed_status hotbed_window_create(
     HOTBED_TRY(hotbed_comm_check_call("hotbed_window_create", comm, stream));
     if (bytes == 0 || bytes > SIZE_MAX / 2)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "bytes", (double)bytes,
+            HOTBED_ERR_ARGUMENT, "bytes", bytes,
             "hotbed_window_create: %" PRIu64 " bytes are not in [1, 2^63)", bytes);
     if (comm->ops->window_create == NULL)
         return hotbed_error_cause_is(
@@ -137,7 +137,7 @@ static hotbed_status share(
                 notices[p].bytes);
         if (notices[p].bytes != bytes)
             return hotbed_fail_rank_limit(
-                HOTBED_ERR_ARGUMENT, p, "bytes", (double)notices[p].bytes, (double)bytes,
+                HOTBED_ERR_ARGUMENT, p, "bytes", (double)notices[p].bytes, bytes,
                 "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p,
                 notices[p].bytes, comm->rank, bytes);
     }

@@ -83,11 +83,11 @@ hotbed_status hotbed_kjt_read(const hotbed_kjt *kjt, hotbed_kjt *out) {
             (unsigned long long)out->num_keys);
     if (out->num_keys > 0 && out->keys == NULL)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "num_keys", (double)out->num_keys,
-            "kjt: %llu keys, but keys is NULL", (unsigned long long)out->num_keys);
+            HOTBED_ERR_ARGUMENT, "num_keys", out->num_keys, "kjt: %llu keys, but keys is NULL",
+            (unsigned long long)out->num_keys);
     if (out->offsets == NULL && out->lengths == NULL && out->num_keys != rows)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "num_keys", (double)out->num_keys, (double)rows,
+            HOTBED_ERR_ARGUMENT, "num_keys", out->num_keys, rows,
             "kjt: without lengths and offsets each row has one key, but num_keys is %llu of %llu "
             "rows",
             (unsigned long long)out->num_keys, (unsigned long long)rows);
@@ -110,23 +110,22 @@ static hotbed_status check_rows(const hotbed_kjt *kjt, const int64_t *values) {
     int64_t end = 0;
     if (kjt->offsets != NULL && values[0] != 0)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "offsets", (double)values[0],
-            "kjt: the first offset is %lld, not 0", (long long)values[0]);
+            HOTBED_ERR_ARGUMENT, "offsets", values[0], "kjt: the first offset is %lld, not 0",
+            (long long)values[0]);
     for (uint32_t f = 0; f < kjt->num_features; f++)
         for (uint32_t b = 0; b < stride_of(kjt, f); b++, r++) {
             int64_t length = kjt->offsets != NULL ? values[r + 1] - end : values[r];
             if (length < 0)
                 return at_row(
                     hotbed_fail_value(
-                        HOTBED_ERR_ARGUMENT, parameter, (double)length,
+                        HOTBED_ERR_ARGUMENT, parameter, length,
                         "kjt: %s, sample %u: its length is %lld", describe(kjt, f).text, b,
                         (long long)length),
                     f, b);
             if (length > (int64_t)kjt->num_keys - end)
                 return at_row(
                     hotbed_fail_limit(
-                        HOTBED_ERR_ARGUMENT, parameter, (double)end + (double)length,
-                        (double)kjt->num_keys,
+                        HOTBED_ERR_ARGUMENT, parameter, (double)end + (double)length, kjt->num_keys,
                         "kjt: %s, sample %u: its %lld keys begin at %lld and end beyond num_keys "
                         "%llu",
                         describe(kjt, f).text, b, (long long)length, (long long)end,

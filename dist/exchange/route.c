@@ -19,7 +19,7 @@ hotbed_status hotbed_route_init(
     const bool numbered = kind != HOTBED_ROUTE_HASH_ROUND_ROBIN;
     if (numbered && (rows > rows_most || (continuous && rows < 1)))
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "rows", (double)rows, "%llu rows are not in [%d, 2^62]",
+            HOTBED_ERR_ARGUMENT, "rows", rows, "%llu rows are not in [%d, 2^62]",
             (unsigned long long)rows, continuous ? 1 : 0);
     *route = (hotbed_route){
         .kind = kind,

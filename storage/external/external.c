@@ -127,7 +127,7 @@ static hotbed_status read_options(
         uint64_t row_bytes = o.tables[t].row_bytes;
         if (row_bytes < 1 || row_bytes > ROW_BYTES_MOST)
             return hotbed_fail_table_value(
-                HOTBED_ERR_ARGUMENT, o.tables[t].name, "row_bytes", (double)row_bytes,
+                HOTBED_ERR_ARGUMENT, o.tables[t].name, "row_bytes", row_bytes,
                 "table %s: row_bytes %llu is not in [1, 2^20]", o.tables[t].name,
                 (unsigned long long)row_bytes);
         snprintf(external->tables[t].name, sizeof external->tables[t].name, "%s", o.tables[t].name);
@@ -209,7 +209,7 @@ static hotbed_status check_flags(
         if (flags[i] > 1)
             return hotbed_error_key(
                 hotbed_fail_table_value(
-                    HOTBED_ERR_CORRUPT, external->tables[t].name, "flag", (double)flags[i],
+                    HOTBED_ERR_CORRUPT, external->tables[t].name, "flag", flags[i],
                     "store %s: table %s, key %s: flag %u is not 0 or 1", external->calls.name,
                     external->tables[t].name, hotbed_key_text(keys[i], external->key_type, text),
                     flags[i]),

@@ -625,8 +625,9 @@ static hotbed_status read_options(
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT,
             s->options.cache_bytes > BYTES_MOST ? "cache_bytes" : "buffer_bytes",
-            (double)(s->options.cache_bytes > BYTES_MOST ? s->options.cache_bytes : s->options.buffer_bytes),
-            (double)BYTES_MOST, "cache_bytes %llu or buffer_bytes %llu is more than 2^44",
+            (s->options.cache_bytes > BYTES_MOST ? s->options.cache_bytes
+                                                 : s->options.buffer_bytes),
+            BYTES_MOST, "cache_bytes %llu or buffer_bytes %llu is more than 2^44",
             (unsigned long long)s->options.cache_bytes,
             (unsigned long long)s->options.buffer_bytes);
     size_t bytes = strlen(path) + 1;

@@ -35,17 +35,17 @@ hotbed_status hotbed_change_filter_check(
     HOTBED_TRY(hotbed_check_pointer("filter", filter));
     if (filter->unused != 0)
         return hotbed_fail_table_value(
-            HOTBED_ERR_ARGUMENT, info.name, "unused", (double)filter->unused,
+            HOTBED_ERR_ARGUMENT, info.name, "unused", filter->unused,
             "the filter of table '%s' has unused %" PRIu32 ", not 0", info.name, filter->unused);
     if (!(filter->min_change >= 0) || !isfinite(filter->min_change))
         return hotbed_fail_table_value(
-            HOTBED_ERR_ARGUMENT, info.name, "min_change", (double)filter->min_change,
+            HOTBED_ERR_ARGUMENT, info.name, "min_change", filter->min_change,
             "the filter of table '%s' has min_change %g, not a finite number from 0 on", info.name,
             (double)filter->min_change);
     const char *wrong = wrong_limit(filter, &info, &value, &why);
     if (wrong != NULL)
         return hotbed_fail_table_value(
-            HOTBED_ERR_ARGUMENT, info.name, wrong, (double)value,
+            HOTBED_ERR_ARGUMENT, info.name, wrong, value,
             "the filter of table '%s' has %s %" PRIu64 "; %s", info.name, wrong, value, why);
     return HOTBED_OK;
 }
@@ -69,7 +69,7 @@ static hotbed_status limit_rows(uint64_t most, uint64_t n, const uint64_t *score
     scored *all = hotbed_new((n + 1) * sizeof *all);
     if (all == NULL)
         return hotbed_fail_value(
-            HOTBED_ERR_MEMORY, NULL, (double)n, "no memory to choose among %" PRIu64 " rows", n);
+            HOTBED_ERR_MEMORY, NULL, n, "no memory to choose among %" PRIu64 " rows", n);
     for (uint64_t i = 0; i < n; i++)
         if (passes[i])
             all[passed++] = (scored){.score = scores[i], .number = i};

@@ -38,7 +38,7 @@ static const element *element_of(hotbed_element number) {
 
 static hotbed_status fail_element(hotbed_element number) {
     return hotbed_fail_value(
-        HOTBED_ERR_ARGUMENT, "element", (double)number, "unknown element %d", (int)number);
+        HOTBED_ERR_ARGUMENT, "element", number, "unknown element %d", (int)number);
 }
 
 /* --- import ----------------------------------------------------------------------------------- */
@@ -94,8 +94,8 @@ static hotbed_status read_shape(
     for (int d = 0; d < 2; d++)
         if (shape[d] < 0)
             return hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, want->name, (double)shape[d], "%s: dimension %d is %lld",
-                want->name, d, (long long)shape[d]);
+                HOTBED_ERR_ARGUMENT, want->name, shape[d], "%s: dimension %d is %lld", want->name,
+                d, (long long)shape[d]);
     if ((uint64_t)shape[0] < want->rows || (want->rank == 2 && (uint64_t)shape[1] < want->columns))
         return hotbed_fail_parameter(
             HOTBED_ERR_ARGUMENT, want->name, "%s: shape [%lld, %lld] is less than [%llu, %llu]",
@@ -109,11 +109,11 @@ static hotbed_status read_shape(
     bool empty = shape[0] == 0 || shape[1] == 0;
     if (!empty && shape[1] > 1 && step != 1)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, want->name, (double)step, "%s: elements of a row are %lld apart",
+            HOTBED_ERR_ARGUMENT, want->name, step, "%s: elements of a row are %lld apart",
             want->name, (long long)step);
     if (!empty && (stride < shape[1] || ((want->dense || want->rank == 1) && stride != shape[1])))
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, want->name, (double)stride, (double)shape[1],
+            HOTBED_ERR_ARGUMENT, want->name, stride, shape[1],
             "%s: rows of %lld elements are %lld apart", want->name, (long long)shape[1],
             (long long)stride);
     if (!empty && stride > INT64_MAX / shape[0] / 8)
@@ -217,15 +217,14 @@ static hotbed_status read_view(
         view->stride = view->columns;
     if (view->stride < view->columns || (view->rank == 1 && view->stride != 1))
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "stride", (double)view->stride, (double)view->columns,
+            HOTBED_ERR_ARGUMENT, "stride", view->stride, view->columns,
             "rows of %llu elements are %llu apart", (unsigned long long)view->columns,
             (unsigned long long)view->stride);
     uint64_t most = (uint64_t)INT64_MAX / 8;
     if (view->rows > most || view->stride > most / (view->rows == 0 ? 1 : view->rows))
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "rows", (double)view->rows,
-            "%llu rows of %llu elements are too many", (unsigned long long)view->rows,
-            (unsigned long long)view->stride);
+            HOTBED_ERR_ARGUMENT, "rows", view->rows, "%llu rows of %llu elements are too many",
+            (unsigned long long)view->rows, (unsigned long long)view->stride);
     if (view->data == NULL && view->rows != 0 && view->columns != 0)
         return hotbed_fail_null("data");
     return HOTBED_OK;

@@ -15,7 +15,7 @@ static hotbed_status check(const hotbed_storage *storage, const hotbed_expiry *e
             "table %s: rows in an external store do not expire; erase their keys", table->name);
     if (!(e->min_norm >= 0.0F))
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "min_norm", (double)e->min_norm, 0,
+            HOTBED_ERR_ARGUMENT, "min_norm", e->min_norm, 0,
             "table %s: min_norm %g is not at least 0", table->name, (double)e->min_norm);
     if (e->unseen != 0 && (score == HOTBED_SCORE_LFU || score == HOTBED_SCORE_CUSTOM))
         return hotbed_fail_table(

@@ -35,8 +35,7 @@ hotbed_status hotbed_storage_rows_args(
     HOTBED_TRY(hotbed_check_array("keys", keys, n));
     if (n >> 48 != 0)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "n", (double)n, 0x1p48, "n %llu is not below 2^48",
-            (unsigned long long)n);
+            HOTBED_ERR_ARGUMENT, "n", n, 0x1p48, "n %llu is not below 2^48", (unsigned long long)n);
     hotbed_rows_args args = {
         .table = storage->tables[table].view,
         .index = storage->index,
@@ -73,7 +72,7 @@ hotbed_status hotbed_storage_check_distinct(
         return HOTBED_OK;
     if (args->n > (uint64_t)1 << 31)
         return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "n", (double)args->n, 0x1p31,
+            HOTBED_ERR_ARGUMENT, "n", args->n, 0x1p31,
             "n %llu is over 2^31: set rows in several calls", (unsigned long long)args->n);
     hotbed_distinct_args distinct = {
         .keys = args->keys,
@@ -251,7 +250,7 @@ static hotbed_status export_static(
         return HOTBED_OK;
     if (capacity < rows)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "capacity", (double)capacity,
+            HOTBED_ERR_ARGUMENT, "capacity", capacity,
             "capacity %llu is below the table's %llu keys", (unsigned long long)capacity,
             (unsigned long long)rows);
     for (uint64_t i = 0; i < rows; i++) {
@@ -275,7 +274,7 @@ static hotbed_status export_listed(
             return HOTBED_OK;
         if (capacity < room)
             return hotbed_fail_value(
-                HOTBED_ERR_ARGUMENT, "capacity", (double)capacity,
+                HOTBED_ERR_ARGUMENT, "capacity", capacity,
                 "capacity %llu is below the table's %llu keys", (unsigned long long)capacity,
                 (unsigned long long)room);
         hotbed_memory memory;

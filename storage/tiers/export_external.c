@@ -162,7 +162,7 @@ static hotbed_status find_walk(exporter *x, hotbed_store_walk **out) {
     if (walk->cursor != NULL && (x->e->first == walk->at || walk->ended))
         return HOTBED_OK;
     return hotbed_fail_limit(
-        HOTBED_ERR_STATE, "first", (double)x->e->first, (double)walk->at,
+        HOTBED_ERR_STATE, "first", x->e->first, walk->at,
         "first is %llu: over an external store it must be 0 or %llu, where the last window ended",
         (unsigned long long)x->e->first, (unsigned long long)walk->at);
 }

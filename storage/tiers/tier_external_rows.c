@@ -227,7 +227,7 @@ hotbed_status hotbed_storage_export_external(
     hotbed_delete(upper.items);
     if (status == HOTBED_OK && (keys != NULL || scores != NULL) && capacity < *n)
         return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "capacity", (double)capacity,
+            HOTBED_ERR_ARGUMENT, "capacity", capacity,
             "capacity %llu is below the table's %llu keys", (unsigned long long)capacity,
             (unsigned long long)*n);
     return status;

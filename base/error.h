@@ -17,14 +17,17 @@ HOTBED_BEGIN_DECLS
 /* Keep the text for hotbed_last_error(), and return `status`. */
 HOTBED_PRINTF(2, 3) hotbed_status hotbed_fail(hotbed_status status, const char *format, ...);
 
-/* The same, for a parameter with a wrong value; for one with the bound that the value does not keep; for a parameter
- * whose value is no number; for an error of a table, of a rank (below 0: unknown), of a file or directory; of a
- * feature; and for two of these, whose arguments follow each other: status, table, parameter, value, limit, text. */
+/* The same, for a parameter with a wrong value; for one with the bound that the value does not keep; for a bound
+ * alone; for a parameter whose value is no number; for an error of a table, of a rank (below 0: unknown), of a file or
+ * directory; of a feature; and for two of these, whose arguments follow each other: status, table, parameter, value,
+ * limit, text. */
 #define hotbed_fail_value(status, parameter, value, ...)                                           \
     hotbed_error_value(hotbed_fail((status), __VA_ARGS__), (parameter), (double)(value))
 #define hotbed_fail_limit(status, parameter, value, limit, ...)                                    \
     hotbed_error_limit(                                                                            \
         hotbed_fail_value((status), (parameter), (value), __VA_ARGS__), (double)(limit))
+#define hotbed_fail_bound(status, limit, ...)                                                      \
+    hotbed_error_limit(hotbed_fail((status), __VA_ARGS__), (double)(limit))
 #define hotbed_fail_parameter(status, parameter, ...)                                              \
     hotbed_error_parameter(hotbed_fail((status), __VA_ARGS__), (parameter))
 #define hotbed_fail_table(status, table, ...)                                                      \

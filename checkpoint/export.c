@@ -287,12 +287,10 @@ static hotbed_status lay_out(h5_export *e, hotbed_h5_image *image) {
         hotbed_h5_destroy(h5);
         HOTBED_TRY(status);
     }
-    return image->metadata != NULL
-               ? HOTBED_OK
-               : hotbed_error_limit(
-                     hotbed_fail(
-                         HOTBED_ERR_UNSUPPORTED, "HDF5 metadata is over %zu bytes", bytes / 2),
-                     (double)bytes / 2);
+    if (image->metadata != NULL)
+        return HOTBED_OK;
+    return hotbed_fail_bound(
+        HOTBED_ERR_UNSUPPORTED, bytes / 2, "HDF5 metadata is over %zu bytes", bytes / 2);
 }
 
 static hotbed_status write_h5(

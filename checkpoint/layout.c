@@ -260,11 +260,9 @@ hotbed_status hotbed_layout_shard(hotbed_manifest *m, uint32_t number, void **me
         *metadata = image.metadata;
         return HOTBED_OK;
     }
-    return hotbed_error_limit(
-        hotbed_fail(
-            HOTBED_ERR_UNSUPPORTED, "HDF5 metadata of %" PRIu32 " tables is over %zu bytes",
-            m->num_tables, bytes / 2),
-        (double)bytes / 2);
+    return hotbed_fail_bound(
+        HOTBED_ERR_UNSUPPORTED, bytes / 2, "HDF5 metadata of %" PRIu32 " tables is over %zu bytes",
+        m->num_tables, bytes / 2);
 }
 
 void hotbed_layout_writer(char name[64]) {

@@ -61,8 +61,8 @@ static hotbed_status run_postproc(
     while (p < l->rewrite->num_postprocs && l->rewrite->postprocs[p] != node->postproc)
         p++;
     if (p == l->rewrite->num_postprocs)
-        return hotbed_error_limit(
-            hotbed_fail(HOTBED_ERR_ARGUMENT, "more than %d postprocs", HOTBED_POSTPROCS_MOST),
+        return hotbed_fail_bound(
+            HOTBED_ERR_ARGUMENT, HOTBED_POSTPROCS_MOST, "more than %d postprocs",
             HOTBED_POSTPROCS_MOST);
     if (l->context->served[p] == NULL) {
         for (uint32_t i = 0; i < node->n; i++)

@@ -153,11 +153,9 @@ hotbed_status hotbed_trace_module(
             return HOTBED_OK;
         }
     if (trace->num_calls == HOTBED_MODULES_MOST)
-        return hotbed_error_limit(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "module '%s': a model calls more than %d modules",
-                module->name, HOTBED_MODULES_MOST),
-            HOTBED_MODULES_MOST);
+        return hotbed_fail_bound(
+            HOTBED_ERR_ARGUMENT, HOTBED_MODULES_MOST,
+            "module '%s': a model calls more than %d modules", module->name, HOTBED_MODULES_MOST);
     hotbed_traced_call *call = &trace->calls[trace->num_calls++];
     *call = (hotbed_traced_call){.module = module, .n = n, .times = 1};
     for (uint32_t i = 0; i < n; i++)

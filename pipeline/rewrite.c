@@ -16,11 +16,9 @@ static hotbed_status join(char *to, size_t capacity, const char *prefix, const c
     const char *dot = prefix[0] == '\0' || name[0] == '\0' ? "" : ".";
     int length = snprintf(to, capacity, "%s%s%s", prefix, dot, name);
     if (length < 0 || (size_t)length >= capacity)
-        return hotbed_error_limit(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "the name %s%s%s is longer than %zu bytes", prefix, dot, name,
-                capacity - 1),
-            (double)capacity - 1);
+        return hotbed_fail_bound(
+            HOTBED_ERR_ARGUMENT, capacity - 1, "the name %s%s%s is longer than %zu bytes", prefix,
+            dot, name, capacity - 1);
     return HOTBED_OK;
 }
 
@@ -30,9 +28,8 @@ static hotbed_status add_module(
         if (rewrite->modules[m].module == module)
             return HOTBED_OK; /* a shared module keeps its first name */
     if (rewrite->num_modules == HOTBED_MODULES_MOST)
-        return hotbed_error_limit(
-            hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "a model of more than %d modules", HOTBED_MODULES_MOST),
+        return hotbed_fail_bound(
+            HOTBED_ERR_ARGUMENT, HOTBED_MODULES_MOST, "a model of more than %d modules",
             HOTBED_MODULES_MOST);
     hotbed_rewritten *to = &rewrite->modules[rewrite->num_modules++];
     to->module = module;

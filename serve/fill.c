@@ -4,6 +4,7 @@
  * removed keys first. If that cut is not among the version's files, the tables are cleared, and the base is
  * written, too. */
 #include "base/backend.h"
+#include "base/check.h"
 #include "base/error.h"
 #include "base/float.h"
 #include "serve/encode.h"
@@ -320,16 +321,14 @@ static hotbed_status fill(filling *f, uint64_t *version) {
 hotbed_status hotbed_reader_fill(
     hotbed_reader *reader, hotbed_storage *const *storages, uint32_t n, hotbed_stream *stream,
     uint64_t *version) {
-    for (uint32_t s = 0; storages != NULL && s < n; s++)
-        if (storages[s] == NULL)
-            return hotbed_fail_null_of("reader_fill", "storages");
-    if (storages == NULL || stream == NULL || version == NULL)
-        return hotbed_fail_null_of(
-            "reader_fill", storages == NULL ? "storages"
-                           : stream == NULL ? "stream"
-                                            : "version");
+    static const char call[] = "reader_fill";
+    HOTBED_TRY(hotbed_check_pointer_of(call, "storages", storages));
+    for (uint32_t s = 0; s < n; s++)
+        HOTBED_TRY(hotbed_check_pointer_of(call, "storages", storages[s]));
+    HOTBED_TRY(hotbed_check_pointer_of(call, "stream", stream));
+    HOTBED_TRY(hotbed_check_pointer_of(call, "version", version));
     filling f = {.storages = storages, .num_storages = n, .stream = stream};
-    HOTBED_TRY(hotbed_reader_take(reader, "reader_fill", &f.v));
+    HOTBED_TRY(hotbed_reader_take(reader, call, &f.v));
     const hotbed_status status = fill(&f, version);
     hotbed_error error;
     hotbed_error_copy(&error);

@@ -4,6 +4,7 @@
  * upper 16 bits, and below how many lookups have taken it. A lookup that is done adds to the version's
  * `released`. The poll that replaces a version learns from `now` how many took it, and frees it when as
  * many have released it. */
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/options.h"
@@ -148,10 +149,8 @@ static hotbed_status install(hotbed_reader *r, hotbed_version *v) {
         slot++;
     if (slot == SLOTS) {
         hotbed_version_free(v);
-        return hotbed_error_limit(
-            hotbed_fail(
-                HOTBED_ERR_STATE, "lookups that have not returned use %d versions: try again",
-                SLOTS),
+        return hotbed_fail_bound(
+            HOTBED_ERR_STATE, SLOTS, "lookups that have not returned use %d versions: try again",
             SLOTS);
     }
     v->used_ns = hotbed_realtime_now();
@@ -685,8 +684,7 @@ static void add_stats(hotbed_metrics *out, hotbed_reader *r) {
 hotbed_status hotbed_reader_metrics(
     hotbed_reader *r, char *to, uint64_t capacity, uint64_t *bytes) {
     HOTBED_TRY(check_reader(r, "reader_metrics"));
-    if (bytes == NULL)
-        return hotbed_fail_null_of("reader_metrics", "bytes");
+    HOTBED_TRY(hotbed_check_pointer_of("reader_metrics", "bytes", bytes));
     hotbed_metrics out = {.prefix = "hotbed_reader_", .to = to, .capacity = capacity};
     add_stats(&out, r);
     return hotbed_metrics_end(&out, "reader_metrics", bytes);

@@ -2,6 +2,7 @@
 #define _DEFAULT_SOURCE /* struct timeval */
 #include "serve/redis_call.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
@@ -34,11 +35,9 @@ static hotbed_status fail_argument(const char *call, const char *what, const cha
 hotbed_status hotbed_redis_create(
     const char *call, const hotbed_redis_options *options, hotbed_redis **out) {
     hotbed_redis_options o;
-    if (out == NULL)
-        return hotbed_fail_null_of(call, "out");
+    HOTBED_TRY(hotbed_check_pointer_of(call, "out", out));
     *out = NULL;
-    if (options == NULL)
-        return hotbed_fail_null_of(call, "options");
+    HOTBED_TRY(hotbed_check_pointer_of(call, "options", options));
     HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_redis_options, prefix, options));
     if ((o.host == NULL) == (o.path == NULL))
         return fail_argument(

@@ -4,6 +4,7 @@
  * of another cut than the cache, the cache is emptied and the lookup asks for all its rows. */
 #include "serve/redis_call.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/options.h"
@@ -53,8 +54,7 @@ struct hotbed_redis_reader {
 
 /* Check the reader of a call. */
 static hotbed_status check_reader(const hotbed_redis_reader *r, const char *call) {
-    if (r == NULL)
-        return hotbed_fail_null_of(call, "reader");
+    HOTBED_TRY(hotbed_check_pointer_of(call, "reader", r));
     if (r->process != getpid())
         return hotbed_fail_value(
             HOTBED_ERR_STATE, NULL, r->process,
@@ -413,8 +413,7 @@ hotbed_status hotbed_redis_reader_lookup(
 hotbed_status hotbed_redis_reader_open(
     const hotbed_redis_options *options, hotbed_redis_reader **out) {
     hotbed_redis *redis = NULL;
-    if (out == NULL)
-        return hotbed_fail_null_of("redis_reader_open", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("redis_reader_open", "out", out));
     *out = NULL;
     HOTBED_TRY(hotbed_redis_create("redis_reader_open", options, &redis));
     hotbed_redis_reader *r = hotbed_new(sizeof *r);
@@ -453,8 +452,8 @@ void hotbed_redis_reader_close(hotbed_redis_reader *r) {
 
 hotbed_status hotbed_redis_reader_find(hotbed_redis_reader *r, const char *name, uint32_t *table) {
     HOTBED_TRY(check_reader(r, "redis_reader_find"));
-    if (name == NULL || table == NULL)
-        return hotbed_fail_null_of("redis_reader_find", name == NULL ? "name" : "table");
+    HOTBED_TRY(hotbed_check_pointer_of("redis_reader_find", "name", name));
+    HOTBED_TRY(hotbed_check_pointer_of("redis_reader_find", "table", table));
     hotbed_status status = HOTBED_ERR_ARGUMENT;
     pthread_mutex_lock(&r->lock);
     for (uint32_t t = 0; t < r->cut.head->tables && status != HOTBED_OK; t++)
@@ -526,8 +525,7 @@ hotbed_status hotbed_redis_reader_stats(hotbed_redis_reader *r, hotbed_redis_sta
 hotbed_status hotbed_redis_reader_metrics(
     hotbed_redis_reader *r, char *text, uint64_t capacity, uint64_t *bytes) {
     HOTBED_TRY(check_reader(r, "redis_reader_metrics"));
-    if (bytes == NULL)
-        return hotbed_fail_null_of("redis_reader_metrics", "bytes");
+    HOTBED_TRY(hotbed_check_pointer_of("redis_reader_metrics", "bytes", bytes));
     const hotbed_redis_stats s = read_stats(r);
     hotbed_metrics out = {.prefix = "hotbed_redis_reader_", .to = text, .capacity = capacity};
     const struct {

@@ -6,6 +6,7 @@
  * its cut are in Redis. */
 #include "serve/redis_call.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/stream.h"
 
@@ -140,8 +141,7 @@ static hotbed_status connect_sink(hotbed_redis_sink *s) {
 hotbed_status hotbed_redis_sink_create(
     const hotbed_redis_options *options, hotbed_redis_sink **out) {
     hotbed_redis *redis = NULL;
-    if (out == NULL)
-        return hotbed_fail_null_of("redis_sink_create", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("redis_sink_create", "out", out));
     *out = NULL;
     HOTBED_TRY(hotbed_redis_create("redis_sink_create", options, &redis));
     hotbed_redis_sink *s = hotbed_new(sizeof *s);
@@ -391,11 +391,9 @@ static hotbed_status write_cut(
 hotbed_status hotbed_redis_sink_file(
     void *sink, const char *name, const void *data, uint64_t bytes) {
     hotbed_redis_sink *s = sink;
-    if (s == NULL || name == NULL || data == NULL)
-        return hotbed_fail_null_of(
-            "redis_sink_file", s == NULL      ? "sink"
-                               : name == NULL ? "name"
-                                              : "data");
+    HOTBED_TRY(hotbed_check_pointer_of("redis_sink_file", "sink", s));
+    HOTBED_TRY(hotbed_check_pointer_of("redis_sink_file", "name", name));
+    HOTBED_TRY(hotbed_check_pointer_of("redis_sink_file", "data", data));
     s->waiting = 0;
     hotbed_status status = connect_sink(s);
     if (status == HOTBED_OK)

@@ -68,10 +68,8 @@ static hotbed_status count_ticket(hotbed_storage *storage) {
     if (__atomic_add_fetch(&storage->tickets, 1, __ATOMIC_RELAXED) <= HOTBED_TICKETS_MOST)
         return HOTBED_OK;
     __atomic_sub_fetch(&storage->tickets, 1, __ATOMIC_RELAXED);
-    return hotbed_error_limit(
-        hotbed_fail(
-            HOTBED_ERR_STATE, "%d tickets exist; destroy one to create another",
-            HOTBED_TICKETS_MOST),
+    return hotbed_fail_bound(
+        HOTBED_ERR_STATE, HOTBED_TICKETS_MOST, "%d tickets exist; destroy one to create another",
         HOTBED_TICKETS_MOST);
 }
 

@@ -309,13 +309,11 @@ static void check_counts(hotbed_codec *c, const hotbed_manifest *m, bool whole) 
                      m->num_tables * shards * PART_LINE;
     if (c->status == HOTBED_OK && bytes > left)
         c->status = hotbed_error_path(
-            hotbed_error_limit(
-                hotbed_fail(
-                    HOTBED_ERR_CORRUPT,
-                    "%s: %" PRIu32 " storages, %" PRIu32 " blobs and %" PRIu32 " tables of %" PRIu32
-                    " shards do not fit in the %" PRIu64 " bytes that are left",
-                    c->name, m->num_storages, m->num_blobs, m->num_tables, m->world, left),
-                (double)left),
+            hotbed_fail_bound(
+                HOTBED_ERR_CORRUPT, left,
+                "%s: %" PRIu32 " storages, %" PRIu32 " blobs and %" PRIu32 " tables of %" PRIu32
+                " shards do not fit in the %" PRIu64 " bytes that are left",
+                c->name, m->num_storages, m->num_blobs, m->num_tables, m->world, left),
             c->name);
 }
 

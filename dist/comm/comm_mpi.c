@@ -215,13 +215,11 @@ static hotbed_status finish(
     if (error != MPI_SUCCESS)
         return fail_mpi(call, error);
     if (!done)
-        return hotbed_error_limit(
-            hotbed_fail(
-                HOTBED_ERR_COMM,
-                "%s: rank %u of %u waited up to %u ms, but not all ranks of the MPI job created a "
-                "communicator",
-                call, m->base.rank, m->base.size, m->base.deadline_ms),
-            m->base.deadline_ms);
+        return hotbed_fail_bound(
+            HOTBED_ERR_COMM, m->base.deadline_ms,
+            "%s: rank %u of %u waited up to %u ms, but not all ranks of the MPI job created a "
+            "communicator",
+            call, m->base.rank, m->base.size, m->base.deadline_ms);
     return HOTBED_OK;
 }
 

@@ -11,6 +11,7 @@
 #include "dist/comm/comm_link.h"
 #include "dist/comm/comm_nccl_kernels.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/stream.h"
@@ -593,11 +594,9 @@ static hotbed_status start_nccl(nccl_comm *n, const ncclUniqueId *id, uint64_t u
     if (!done && hotbed_comm_has_failed(&n->base))
         return hotbed_comm_fail(&n->base);
     if (!done)
-        return hotbed_error_limit(
-            hotbed_fail(
-                HOTBED_ERR_COMM,
-                "ncclCommInitRankConfig: the %u ranks did not all come within %u ms", n->base.size,
-                n->base.deadline_ms),
+        return hotbed_fail_bound(
+            HOTBED_ERR_COMM, n->base.deadline_ms,
+            "ncclCommInitRankConfig: the %u ranks did not all come within %u ms", n->base.size,
             n->base.deadline_ms);
     n->nccl = i->nccl;
     ncclResult_t result = i->result;
@@ -673,8 +672,7 @@ static hotbed_status create(
 
 hotbed_status hotbed_comm_create_nccl(
     const hotbed_comm_options *options, int device, hotbed_comm *bootstrap, hotbed_comm **out) {
-    if (out == NULL)
-        return hotbed_fail_null_of("hotbed_comm_create_nccl", "out");
+    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_nccl", "out", out));
     *out = NULL;
     hotbed_comm_options known;
     HOTBED_TRY(hotbed_comm_read_options(options, &known));

@@ -217,8 +217,7 @@ static hotbed_status stream_create(const hotbed_stream_spec *spec, hotbed_stream
     hotbed_cuda_device here(spec->device);
     HOTBED_TRY(here.status);
     cuda_stream *stream = (cuda_stream *)hotbed_new(sizeof *stream);
-    if (stream == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a stream");
+    HOTBED_TRY_MEMORY(stream, "a stream");
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     swap_capture_mode(&mode);
     hotbed_status status = fill_stream(stream, spec);
@@ -373,8 +372,7 @@ static hotbed_status event_create(hotbed_stream *stream, hotbed_event **out) {
     hotbed_cuda_device here(stream->device);
     HOTBED_TRY(here.status);
     cuda_event *event = (cuda_event *)hotbed_new(sizeof *event);
-    if (event == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an event");
+    HOTBED_TRY_MEMORY(event, "an event");
     hotbed_status status = HOTBED_CUDA_CHECK(cudaEventCreate, &event->native);
     if (status != HOTBED_OK) {
         hotbed_delete(event);

@@ -160,6 +160,14 @@ const char *hotbed_reason(int error, char text[HOTBED_REASON_BYTES]);
             return hotbed_try_status;                                                              \
     } while (0)
 
+/* Return MEMORY from the calling function if `allocated` is NULL or false. The text names what: a format's literal,
+ * and its arguments. */
+#define HOTBED_TRY_MEMORY(allocated, ...)                                                          \
+    do {                                                                                           \
+        if (!(allocated))                                                                          \
+            return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for " __VA_ARGS__);                   \
+    } while (0)
+
 /* Make the call if `status` is OK, and set `status`: for functions that hold something, which they
  * release at their end. */
 #define HOTBED_THEN(status, call)                                                                  \

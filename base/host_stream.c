@@ -380,8 +380,7 @@ static hotbed_status stream_create(const hotbed_stream_spec *spec, hotbed_stream
             HOTBED_ERR_ARGUMENT, "device", spec->device, 0, "device %d: the host has device 0 only",
             spec->device);
     host_stream *stream = hotbed_new(sizeof *stream);
-    if (stream == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a stream");
+    HOTBED_TRY_MEMORY(stream, "a stream");
     hotbed_status status = hotbed_pool_acquire();
     if (status != HOTBED_OK) {
         hotbed_delete(stream);
@@ -544,8 +543,7 @@ hotbed_status hotbed_host_launch(
 
 static hotbed_status event_create(hotbed_stream *stream, hotbed_event **out) {
     host_event *event = hotbed_new(sizeof *event);
-    if (event == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an event");
+    HOTBED_TRY_MEMORY(event, "an event");
     event->references = 1;
     pthread_mutex_init(&event->lock, NULL);
     *out = &event->base;
@@ -714,8 +712,7 @@ static hotbed_status fill(void *to, int value, size_t bytes, hotbed_stream *stre
 
 static hotbed_status graph_begin(hotbed_stream *base) {
     host_graph *graph = hotbed_new(sizeof *graph);
-    if (graph == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a graph");
+    HOTBED_TRY_MEMORY(graph, "a graph");
     host(base)->recording = graph;
     return HOTBED_OK;
 }

@@ -63,8 +63,7 @@ hotbed_status hotbed_chain_link_open(
     HOTBED_TRY(hotbed_manifest_read(&link->directory, &link->manifest));
     uint32_t world = link->manifest.world;
     link->shards = hotbed_new(world * sizeof *link->shards);
-    if (link->shards == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " shards", world);
+    HOTBED_TRY_MEMORY(link->shards, "%" PRIu32 " shards", world);
     for (uint32_t i = 0; i < world; i++)
         link->shards[i].file = (hotbed_io_file)HOTBED_IO_CLOSED;
     for (uint32_t i = 0; i < world; i++) {
@@ -240,8 +239,7 @@ hotbed_status hotbed_chain_table_open(
     uint32_t open = out->sequential ? 1 : out->num_parts;
     out->parts = hotbed_new(open * sizeof *out->parts);
     out->heads = hotbed_new((size_t)2 * open * sizeof *out->heads);
-    if (out->parts == NULL || out->heads == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " parts", open);
+    HOTBED_TRY_MEMORY(out->parts != NULL && out->heads != NULL, "%" PRIu32 " parts", open);
     set_keep(chain, kind);
     return out->sequential ? HOTBED_OK : open_parts(out);
 }

@@ -28,8 +28,7 @@ static hotbed_status split(const char *path, hotbed_draft *draft) {
     const char *last = hotbed_path_name(path, &name_bytes);
     size_t first = (size_t)(last - path), n = first + name_bytes;
     char *text = hotbed_new(n + 4);
-    if (text == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a path of %zu bytes", n);
+    HOTBED_TRY_MEMORY(text, "a path of %zu bytes", n);
     draft->parent_path = text;
     /* "parent\0name\0"; the parent of a bare name is the current directory. */
     size_t parent_bytes = first;

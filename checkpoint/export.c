@@ -363,8 +363,7 @@ static hotbed_status export_h5(
     uint32_t tables = hotbed_chain_last(e->chain)->num_tables;
     e->rows = hotbed_new(tables * sizeof *e->rows);
     e->offsets = hotbed_new((size_t)tables * HOTBED_ROW_COLUMNS * sizeof *e->offsets);
-    if (e->rows == NULL || e->offsets == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", tables);
+    HOTBED_TRY_MEMORY(e->rows != NULL && e->offsets != NULL, "%" PRIu32 " tables", tables);
     HOTBED_TRY(hotbed_new_id(&id));
     for (uint32_t t = 0; t < tables; t++)
         HOTBED_TRY(count_rows(e->chain, t, &e->rows[t]));

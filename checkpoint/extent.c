@@ -190,8 +190,7 @@ static hotbed_status read_pieces(hotbed_extent_stream *s) {
     uint64_t start = s->done / s->block_bytes * s->block_bytes;
     if (s->pieces == NULL) {
         s->pieces = hotbed_digest_pieces_create();
-        if (s->pieces == NULL)
-            return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a digest");
+        HOTBED_TRY_MEMORY(s->pieces, "a digest");
     }
     if (s->digested < start) { /* skip the blocks in between */
         HOTBED_TRY(hotbed_extent_finish(s));

@@ -221,8 +221,7 @@ static hotbed_status find_chain(
 static hotbed_status give(
     search *s, const entry **chain, uint32_t n, hotbed_checkpoint_found *out) {
     out->paths = hotbed_new((n + 1) * sizeof *out->paths);
-    if (out->paths == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " paths", n);
+    HOTBED_TRY_MEMORY(out->paths, "%" PRIu32 " paths", n);
     for (uint32_t i = 0; i < n; i++) {
         entry *from = &s->entries[chain[i] - s->entries];
         out->paths[i] = from->path;
@@ -246,8 +245,7 @@ static hotbed_status find(search *s, hotbed_checkpoint_found *out) {
     if (s->n > 0)
         qsort(s->entries, s->n, sizeof *s->entries, by_age);
     const entry **chain = hotbed_new((s->n + 1) * sizeof *chain);
-    if (chain == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " checkpoints", s->n);
+    HOTBED_TRY_MEMORY(chain, "%" PRIu32 " checkpoints", s->n);
     hotbed_status status = HOTBED_OK;
     for (uint32_t i = 0; i < s->n && n == 0 && status == HOTBED_OK; i++) {
         const bool again = i > 0 && s->entries[i].link &&

@@ -156,8 +156,9 @@ static hotbed_status match(reader *r) {
     r->numbers = hotbed_new(m->num_tables * sizeof *r->numbers);
     r->taken = hotbed_new(m->num_tables * sizeof *r->taken);
     r->is_new = hotbed_new(r->storages->num_tables * sizeof *r->is_new);
-    if (r->numbers == NULL || r->taken == NULL || r->is_new == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
+    HOTBED_TRY_MEMORY(
+        r->numbers != NULL && r->taken != NULL && r->is_new != NULL, "%" PRIu32 " tables",
+        m->num_tables);
     for (uint32_t i = 0; i < m->num_tables; i++) {
         r->numbers[i] = UINT32_MAX;
         r->taken[i] = HOTBED_TAKEN_DROPPED;
@@ -579,8 +580,7 @@ static hotbed_status read_links(
     const hotbed_checkpoint_load_options *options) {
     uint32_t n = options->num_increments + 1;
     r->links = hotbed_new(n * sizeof *r->links);
-    if (r->links == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " checkpoints", n);
+    HOTBED_TRY_MEMORY(r->links, "%" PRIu32 " checkpoints", n);
     r->num_links = n;
     for (uint32_t i = 0; i < n; i++)
         r->links[i].directory = (hotbed_io_file)HOTBED_IO_CLOSED;

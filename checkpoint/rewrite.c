@@ -321,8 +321,7 @@ static hotbed_status allocate_arrays(rewriter *w) {
     uint32_t world = w->manifest.world;
     w->counts = hotbed_new(world * sizeof *w->counts);
     w->shards = hotbed_new(world * sizeof *w->shards);
-    if (w->counts == NULL || w->shards == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " shards", world);
+    HOTBED_TRY_MEMORY(w->counts != NULL && w->shards != NULL, "%" PRIu32 " shards", world);
     for (uint32_t r = 0; r < world; r++)
         w->shards[r].file = (hotbed_io_file)HOTBED_IO_CLOSED;
     return HOTBED_OK;

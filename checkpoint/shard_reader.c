@@ -58,9 +58,7 @@ hotbed_status hotbed_shard_reader_open(
             HOTBED_ERR_CORRUPT, r->file.name, NULL, bytes, shard->bytes,
             "%s has %" PRIu64 " bytes, expected %" PRIu64, r->file.name, bytes, shard->bytes);
     r->blocks = hotbed_new(shard->blocks.bytes);
-    if (r->blocks == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " digests", shard->num_blocks);
+    HOTBED_TRY_MEMORY(r->blocks, "%" PRIu64 " digests", shard->num_blocks);
     HOTBED_TRY(hotbed_io_read(&r->file, r->blocks, shard->blocks.bytes, shard->blocks.offset));
     hotbed_digest root = hotbed_digest_root(r->blocks, shard->blocks.bytes, m->block_bytes);
     if (!hotbed_digest_equal(root, shard->blocks.root))
@@ -211,9 +209,7 @@ static hotbed_status hold_columns(hotbed_part_reader *p) {
     const hotbed_manifest *m = shard->manifest;
     if (shard->kept == NULL && shard->keep_columns != 0) {
         shard->kept = hotbed_new(m->num_tables * sizeof *shard->kept);
-        if (shard->kept == NULL)
-            return hotbed_fail(
-                HOTBED_ERR_MEMORY, "no memory for columns of %" PRIu32 " tables", m->num_tables);
+        HOTBED_TRY_MEMORY(shard->kept, "columns of %" PRIu32 " tables", m->num_tables);
     }
     for (uint32_t i = 0; i < HOTBED_COLUMNS && shard->kept != NULL; i++) {
         unsigned char **kept = &shard->kept[p->table - m->tables][i];

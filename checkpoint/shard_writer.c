@@ -47,9 +47,7 @@ hotbed_status hotbed_shard_writer_open(
     shard->blocks.bytes = shard->num_blocks * sizeof(hotbed_digest);
     HOTBED_TRY(hotbed_layout_shard(m, number, &w->metadata));
     w->blocks = hotbed_new(shard->blocks.bytes);
-    if (w->blocks == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " digests", shard->num_blocks);
+    HOTBED_TRY_MEMORY(w->blocks, "%" PRIu64 " digests", shard->num_blocks);
     hotbed_shard_name(number, m->world, name);
     HOTBED_TRY(hotbed_io_open(directory->calls, directory, name, HOTBED_IO_CREATE, &w->file));
     HOTBED_TRY(hotbed_io_allocate(&w->file, shard->bytes));

@@ -201,8 +201,7 @@ static hotbed_status copy_blobs(
     hotbed_checkpoint_snapshot *s, const hotbed_checkpoint_options *options) {
     const uint32_t n = s->manifest.num_blobs;
     s->blobs = hotbed_new(n * sizeof *s->blobs);
-    if (s->blobs == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " blobs", n);
+    HOTBED_TRY_MEMORY(s->blobs, "%" PRIu32 " blobs", n);
     for (uint32_t i = 0; i < n; i++) {
         uint64_t bytes = options->blobs[i].bytes;
         void *data = hotbed_new(bytes);
@@ -225,8 +224,7 @@ static hotbed_status copy_options(
         if (routes != NULL)
             memcpy(routes, s->share.routes, tables * sizeof *routes);
         s->share.routes = routes;
-        if (routes == NULL)
-            return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " routes", tables);
+        HOTBED_TRY_MEMORY(routes, "%" PRIu32 " routes", tables);
     }
     s->mark = options->mark;
     if (options->parent != NULL) {
@@ -329,8 +327,7 @@ static hotbed_status take(taker *t, const hotbed_checkpoint_options *options) {
         hotbed_plan_head(t->config, t->storages, &s->share, options, &s->manifest, t->stream));
     HOTBED_TRY(copy_blobs(s, options));
     s->tables = hotbed_new(tables * sizeof *s->tables);
-    if (s->tables == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", tables);
+    HOTBED_TRY_MEMORY(s->tables, "%" PRIu32 " tables", tables);
     for (uint32_t i = 0; i < tables; i++)
         HOTBED_TRY(plan_table(t, i));
     return copy_tables(t, tables);

@@ -170,8 +170,7 @@ static hotbed_status digest_rows(snapshot_writer *w, uint32_t number, const orde
 /* Select the rows whose keys are `changed`, [n], in the same order. */
 static hotbed_status choose(const order *all, const uint64_t *changed, uint64_t n, order *out) {
     *out = (order){.rows = n, .pairs = hotbed_new(2 * n * sizeof *out->pairs)};
-    if (out->pairs == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " changed rows", n);
+    HOTBED_TRY_MEMORY(out->pairs, "%" PRIu64 " changed rows", n);
     for (uint64_t i = 0, at = 0; i < n; i++, at++) {
         while (all->pairs[at] != changed[i])
             at++;
@@ -228,8 +227,7 @@ static hotbed_status plan(snapshot_writer *w) {
     if (s->mark != NULL)
         HOTBED_TRY(hotbed_marked_reserve(m->num_tables, &w->next));
     w->plans = hotbed_new(m->num_tables * sizeof *w->plans);
-    if (w->plans == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
+    HOTBED_TRY_MEMORY(w->plans, "%" PRIu32 " tables", m->num_tables);
     for (uint32_t t = 0; t < m->num_tables; t++)
         HOTBED_TRY(plan_table(w, t));
     return HOTBED_OK;

@@ -57,8 +57,7 @@ hotbed_status hotbed_storages_open(
     for (uint32_t i = 0; i < n; i++)
         out->num_tables += hotbed_storage_num_tables(all[i]);
     out->tables = hotbed_new(out->num_tables * sizeof *out->tables);
-    if (out->tables == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", out->num_tables);
+    HOTBED_TRY_MEMORY(out->tables, "%" PRIu32 " tables", out->num_tables);
     for (uint32_t i = 0, at = 0; i < n; i++)
         for (uint32_t t = 0; t < hotbed_storage_num_tables(all[i]); t++)
             out->tables[at++] = (hotbed_storages_table){.storage = i, .number = t};

@@ -161,8 +161,7 @@ static hotbed_status verify_gaps(verifier *v, uint32_t number) {
     const hotbed_manifest_shard *shard = &m->shards[number];
     size_t n = 0, most = (size_t)m->num_tables * HOTBED_COLUMNS + m->num_blobs + 1;
     span *spans = hotbed_new(most * sizeof *spans);
-    if (spans == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu extents", most);
+    HOTBED_TRY_MEMORY(spans, "%zu extents", most);
     spans[n++] = (span){shard->blocks.offset, shard->blocks.offset + shard->blocks.bytes};
     for (uint32_t i = 0; number == 0 && i < m->num_blobs; i++) {
         const hotbed_extent *e = &m->blobs[i].extent;

@@ -303,8 +303,7 @@ static hotbed_status plan(writer *w, hotbed_checkpoint_id id) {
     if (options->mark != NULL && options->touched != 0)
         HOTBED_TRY(take_positions(w));
     w->plans = hotbed_new(m->num_tables * sizeof *w->plans);
-    if (w->plans == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
+    HOTBED_TRY_MEMORY(w->plans, "%" PRIu32 " tables", m->num_tables);
     for (uint32_t i = 0; i < m->num_tables; i++)
         HOTBED_TRY(plan_table(w, i));
     return HOTBED_OK;

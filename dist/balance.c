@@ -158,8 +158,7 @@ hotbed_status hotbed_balance_create(
     if (o.max_row_bytes == 0)
         o.max_row_bytes = 64;
     hotbed_balance *b = hotbed_new(sizeof *b);
-    if (b == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a balance");
+    HOTBED_TRY_MEMORY(b, "a balance");
     b->comm = comm;
     b->options = o;
     b->rank = hotbed_comm_rank(comm);

@@ -746,8 +746,7 @@ static hotbed_status create_part(
     storage->size = sizeof *storage;
     HOTBED_TRY(check_options(&o, storage));
     hotbed_sharded *c = hotbed_new(sizeof *c);
-    if (c == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a sharded collection");
+    HOTBED_TRY_MEMORY(c, "a sharded collection");
     c->comm = comm;
     c->rank = hotbed_comm_rank(comm);
     c->world = hotbed_comm_size(comm);

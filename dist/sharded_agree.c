@@ -336,8 +336,7 @@ static hotbed_status compare(
     hotbed_comm *comm, const subject *what, const summary *own, const char *text,
     hotbed_stream *stream, hotbed_status *result) {
     summary *all = hotbed_new(comm->size * sizeof *all);
-    if (all == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the digests of %u ranks", comm->size);
+    HOTBED_TRY_MEMORY(all, "the digests of %u ranks", comm->size);
     hotbed_status status = gather(comm, own, all, stream);
     HOTBED_THEN(status, explain(comm, what, all, text, stream, result));
     hotbed_delete(all);
@@ -348,10 +347,7 @@ static hotbed_status compare(
 static hotbed_status describe(const subject *what, writer *out) {
     put_subject(out, what);
     out->text = hotbed_new(out->length);
-    if (out->text == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for the %zu bytes that describe what is created",
-            out->length);
+    HOTBED_TRY_MEMORY(out->text, "the %zu bytes that describe what is created", out->length);
     out->capacity = out->length;
     out->length = 0;
     put_subject(out, what);

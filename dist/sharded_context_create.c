@@ -87,8 +87,8 @@ static hotbed_status make_context(
         parts += collections[i]->num_groups;
     context->members = hotbed_new(n * sizeof *context->members);
     context->parts = hotbed_new(parts * sizeof *context->parts);
-    if (context->members == NULL || context->parts == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a context of %u parts", parts);
+    HOTBED_TRY_MEMORY(
+        context->members != NULL && context->parts != NULL, "a context of %u parts", parts);
     HOTBED_TRY(hotbed_event_create(stream, &context->event));
     HOTBED_TRY(hotbed_event_create(stream, &context->arrived));
     HOTBED_TRY(hotbed_event_create(stream, &context->grouped[0]));
@@ -109,8 +109,7 @@ hotbed_status hotbed_sharded_create_context(
     HOTBED_TRY(
         hotbed_sharded_agree_context(n, collections, check_collections(n, collections), stream));
     hotbed_sharded_context *context = hotbed_new(sizeof *context);
-    if (context == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a context");
+    HOTBED_TRY_MEMORY(context, "a context");
     const hotbed_sharded *first = collections[0];
     context->comm = first->comm;
     context->rank = first->rank;

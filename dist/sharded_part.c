@@ -309,8 +309,7 @@ static hotbed_status make_path(
     (void)carve_path(context, part, path, path->memory.data);
     if (capacity == 0) {
         path->sizes = hotbed_new(6 * (size_t)context->world * sizeof *path->sizes);
-        if (path->sizes == NULL)
-            return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the sizes of an exchange");
+        HOTBED_TRY_MEMORY(path->sizes, "the sizes of an exchange");
     } else {
         HOTBED_TRY(upload_pointers(context, part, path, stream));
     }
@@ -415,8 +414,7 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
         hotbed_part *part = &context->parts[i];
         part->path = &part->paths[fixed ? 0 : 1];
         part->mapped = hotbed_new(part->group->num_features * sizeof *part->mapped);
-        if (part->mapped == NULL)
-            return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a part of a context");
+        HOTBED_TRY_MEMORY(part->mapped, "a part of a context");
         for (uint32_t f = 0; f < part->group->num_features; f++)
             part->mapped[f] = UINT32_MAX;
         HOTBED_TRY(part->calls->create(context, part, stream));

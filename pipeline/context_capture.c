@@ -79,8 +79,7 @@ hotbed_status hotbed_context_capture(
             hotbed_cell_state_name(state));
     HOTBED_TRY(hotbed_context_capturable(rewrite, state == HOTBED_CELL_CONSUMED));
     hotbed_context_snapshot *snapshot = hotbed_new(sizeof *snapshot);
-    if (snapshot == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a snapshot of context %u", number);
+    HOTBED_TRY_MEMORY(snapshot, "a snapshot of context %u", number);
     snapshot->rewrite = rewrite;
     snapshot->number = number;
     snapshot->state = state;

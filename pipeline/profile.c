@@ -181,8 +181,7 @@ hotbed_status hotbed_profile_run(
     HOTBED_TRY(hotbed_check_pointer("out", out));
     HOTBED_TRY(read_options(pipeline, options, &m.o));
     measured *rounds = hotbed_new(sizeof *rounds);
-    if (rounds == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a profile");
+    HOTBED_TRY_MEMORY(rounds, "a profile");
     hotbed_status status = HOTBED_OK;
     for (uint32_t r = 0; r < m.o.rounds && status == HOTBED_OK; r++)
         status = measure_round(&m, r, rounds);

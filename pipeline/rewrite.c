@@ -264,8 +264,7 @@ static void find_groups(hotbed_rewrite *rewrite) {
 
 static hotbed_status make_contexts(hotbed_rewrite *rewrite, hotbed_stream *stream) {
     rewrite->contexts = hotbed_new(rewrite->options.depth * sizeof *rewrite->contexts);
-    if (rewrite->contexts == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u contexts", rewrite->options.depth);
+    HOTBED_TRY_MEMORY(rewrite->contexts, "%u contexts", rewrite->options.depth);
     for (uint32_t number = 0; number < rewrite->options.depth; number++)
         for (uint32_t m = 0; m < rewrite->num_modules; m++)
             if (rewrite->modules[m].report.pipelined) {
@@ -305,8 +304,7 @@ hotbed_status hotbed_rewrite_create(
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "find %d or kind %d is unknown", (int)read.find, (int)read.kind);
     hotbed_rewrite *rewrite = hotbed_new(sizeof *rewrite);
-    if (rewrite == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a rewrite");
+    HOTBED_TRY_MEMORY(rewrite, "a rewrite");
     rewrite->options = read;
     rewrite->bound = HOTBED_SLOT_UNBOUND;
     hotbed_status status = make(rewrite, stream);

@@ -368,8 +368,7 @@ static hotbed_status add_plan(search *f, const hotbed_program *p, bool own_group
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "schedule: plan %s has other tasks than the serial plan", p->name);
     candidate *c = hotbed_new(sizeof *c);
-    if (c == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a candidate of a schedule");
+    HOTBED_TRY_MEMORY(c, "a candidate of a schedule");
     c->seconds = simulate(p, costs, f->m);
     write_steps(p, own_groups, c);
     insert(f->found, c);

@@ -67,8 +67,7 @@ static hotbed_status place_create(void *self, hotbed_stream *stream, void **out)
     member *m = self;
     size_t bytes = (size_t)(m->most_rows * m->columns * m->element);
     place *p = hotbed_new(sizeof *p);
-    if (p == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a batch of module '%s'", m->name);
+    HOTBED_TRY_MEMORY(p, "a batch of module '%s'", m->name);
     p->of = m;
     hotbed_status status =
         hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 2 * bytes, NULL, &p->memory);
@@ -302,8 +301,7 @@ static hotbed_status make_member(
 static hotbed_status make(
     hotbed_sharded_modules *set, const char *const *names, hotbed_sharded *const *collections) {
     set->members = hotbed_new(set->n * sizeof *set->members);
-    if (set->members == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u modules", set->n);
+    HOTBED_TRY_MEMORY(set->members, "%u modules", set->n);
     for (uint32_t i = 0; i < set->n; i++) {
         if (names[i] == NULL || collections[i] == NULL)
             return hotbed_fail_value(
@@ -325,8 +323,7 @@ hotbed_status hotbed_sharded_modules_create(
     if (names == NULL || collections == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "names or collections is NULL");
     hotbed_sharded_modules *set = hotbed_new(sizeof *set);
-    if (set == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u modules", n);
+    HOTBED_TRY_MEMORY(set, "%u modules", n);
     set->n = n;
     hotbed_status status = make(set, names, collections);
     if (status != HOTBED_OK) {
@@ -365,8 +362,7 @@ hotbed_status hotbed_comm_agreement_create(
     if (comm == NULL || stream == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "comm or stream is NULL");
     hotbed_comm_agreement *agreement = hotbed_new(sizeof *agreement);
-    if (agreement == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an agreement");
+    HOTBED_TRY_MEMORY(agreement, "an agreement");
     agreement->comm = comm;
     agreement->stream = stream;
     hotbed_status status = hotbed_memory_alloc(

@@ -67,9 +67,7 @@ static hotbed_status read_one(hotbed_pipeline *pipeline, lines *to) {
     uint64_t capacity = pipeline->options.log_entries;
     to->pipeline = pipeline;
     to->entries = hotbed_new((capacity + 1) * sizeof *to->entries);
-    if (to->entries == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for a log of %llu entries", (unsigned long long)capacity);
+    HOTBED_TRY_MEMORY(to->entries, "a log of %llu entries", (unsigned long long)capacity);
     HOTBED_TRY(hotbed_pipeline_log(pipeline, capacity, to->entries, &to->n));
     for (uint64_t i = 0; i < to->n; i++)
         to->latest = to->entries[i].iteration > to->latest ? to->entries[i].iteration : to->latest;
@@ -89,8 +87,7 @@ static hotbed_status read_lines(uint32_t n, hotbed_pipeline *const *pipelines, l
             first = pipelines[i]->started;
     }
     lines *all = hotbed_new(n * sizeof *all);
-    if (all == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u logs", n);
+    HOTBED_TRY_MEMORY(all, "%u logs", n);
     for (uint32_t i = 0; i < n && status == HOTBED_OK; i++) {
         status = read_one(pipelines[i], &all[i]);
         all[i].offset = pipelines[i]->started - first;

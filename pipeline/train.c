@@ -452,8 +452,7 @@ hotbed_status hotbed_train_create(
     if (copied.copy_batch == NULL)
         return hotbed_fail_null_of("trainer", "copy_batch");
     hotbed_train *train = hotbed_new(sizeof *train);
-    if (train == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a train pipeline");
+    HOTBED_TRY_MEMORY(train, "a train pipeline");
     train->trainer = copied;
     train->training = true;
     train->plan = plan;

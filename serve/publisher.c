@@ -180,8 +180,7 @@ static hotbed_status remember_base(hotbed_publisher *p) {
     if (p->num_bases == p->base_capacity) {
         uint64_t capacity = 2 * p->base_capacity + 16;
         uint64_t *more = hotbed_new(capacity * sizeof *more);
-        if (more == NULL)
-            return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " bases", capacity);
+        HOTBED_TRY_MEMORY(more, "%" PRIu64 " bases", capacity);
         if (p->num_bases > 0)
             memcpy(more, p->bases, p->num_bases * sizeof *more);
         hotbed_delete(p->bases);

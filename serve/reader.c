@@ -295,9 +295,7 @@ static hotbed_status keep_tables(hotbed_reader *r, const hotbed_cut *cut) {
     if (r->tables != NULL)
         return HOTBED_OK;
     r->tables = hotbed_new(cut->head->tables * sizeof *r->tables);
-    if (r->tables == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", cut->head->tables);
+    HOTBED_TRY_MEMORY(r->tables, "%" PRIu32 " tables", cut->head->tables);
     memcpy(r->tables, cut->tables, cut->head->tables * sizeof *r->tables);
     r->num_tables = cut->head->tables;
     return HOTBED_OK;
@@ -478,8 +476,7 @@ hotbed_status hotbed_reader_open(
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     (void)pthread_once(&once, watch_forks);
     hotbed_reader *r = hotbed_new(sizeof *r);
-    if (r == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a reader");
+    HOTBED_TRY_MEMORY(r, "a reader");
     r->forks = hotbed_load_relaxed_u32(&forks);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);

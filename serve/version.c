@@ -81,8 +81,7 @@ hotbed_status hotbed_files_head(
     hotbed_cut_name(name, number);
     *out = NULL;
     hotbed_files *f = hotbed_new(sizeof *f);
-    if (f == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %s/%s", path, name);
+    HOTBED_TRY_MEMORY(f, "%s/%s", path, name);
     f->users = 1;
     full_name full = name_of(path, name);
     hotbed_status status = map_open(directory, path, name, 1, &f->cut_map);

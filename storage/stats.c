@@ -45,8 +45,7 @@ hotbed_status hotbed_meter_create(
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     HOTBED_TRY(hotbed_stream_may_wait(stream));
     hotbed_meter *meter = hotbed_new(sizeof *meter);
-    if (meter == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a meter");
+    HOTBED_TRY_MEMORY(meter, "a meter");
     meter->storage = storage;
     hotbed_status status = make_meter(meter, stream);
     if (status != HOTBED_OK) {

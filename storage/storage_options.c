@@ -297,8 +297,7 @@ hotbed_status hotbed_storage_external_tables(
     HOTBED_TRY(hotbed_storage_read_options(options, &all));
     char(*names)[HOTBED_NAME_BYTES] = hotbed_new(all.num_tables * sizeof *names);
     hotbed_status status = HOTBED_OK;
-    if (names == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u names", all.num_tables);
+    HOTBED_TRY_MEMORY(names, "%u names", all.num_tables);
     for (uint32_t t = 0; t < all.num_tables && status == HOTBED_OK; t++) {
         status = describe_external(&all, t, &one);
         if (status == HOTBED_OK)

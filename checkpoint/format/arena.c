@@ -34,8 +34,7 @@ hotbed_status hotbed_checkpoint_arena_create(
     *out = NULL;
     HOTBED_TRY(hotbed_check_pointer_of("arena_create", "stream", stream));
     hotbed_checkpoint_arena *arena = hotbed_new(sizeof *arena);
-    if (arena == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an arena");
+    HOTBED_TRY_MEMORY(arena, "an arena");
     arena->backend = hotbed_stream_backend(stream);
     arena->device = hotbed_stream_device(stream);
     hotbed_status status = make_part(&arena->parts[0], HOTBED_MEMORY_DEVICE, device_bytes, stream);

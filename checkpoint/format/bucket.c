@@ -28,8 +28,7 @@ hotbed_status hotbed_bucket_sort(
     uint64_t *counts) {
     uint64_t buckets = (uint64_t)1 << bits;
     uint64_t *next = hotbed_new(buckets * sizeof *next);
-    if (next == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " buckets", buckets);
+    HOTBED_TRY_MEMORY(next, "%" PRIu64 " buckets", buckets);
     for (uint64_t b = 0; b < buckets; b++)
         counts[b] = 0;
     for (uint64_t i = 0; i < n; i++)
@@ -72,8 +71,7 @@ hotbed_status hotbed_bucket_sort_pairs(
     uint64_t *pairs) {
     uint64_t buckets = (uint64_t)1 << bits;
     uint64_t *ends = hotbed_new(buckets * sizeof *ends); /* first count the keys of each bucket */
-    if (ends == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for 2^%" PRIu32 " buckets", bits);
+    HOTBED_TRY_MEMORY(ends, "2^%" PRIu32 " buckets", bits);
     hotbed_status status = hotbed_bucket_sort(n, keys, type, bits, pairs, ends);
     for (uint64_t b = 1; b < buckets; b++)
         ends[b] += ends[b - 1];

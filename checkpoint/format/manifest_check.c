@@ -139,8 +139,7 @@ static int by_name(const void *a, const void *b) {
 
 static hotbed_status sort_names(const char *file, hotbed_manifest *m) {
     named *names = hotbed_new(m->num_tables * sizeof *names);
-    if (names == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " names", m->num_tables);
+    HOTBED_TRY_MEMORY(names, "%" PRIu32 " names", m->num_tables);
     for (uint32_t i = 0; i < m->num_tables; i++)
         names[i] = (named){.name = m->tables[i].name, .number = i};
     qsort(names, m->num_tables, sizeof *names, by_name);
@@ -173,8 +172,7 @@ hotbed_status hotbed_manifest_check(const char *file, hotbed_manifest *m) {
     hotbed_manifest_number_blocks(m);
     size_t most = (size_t)m->num_tables * HOTBED_COLUMNS + m->num_blobs + 1;
     span *spans = hotbed_new(most * sizeof *spans);
-    if (spans == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu extents", most);
+    HOTBED_TRY_MEMORY(spans, "%zu extents", most);
     hotbed_status status = HOTBED_OK;
     for (uint32_t i = 0; i < m->world && status == HOTBED_OK; i++)
         status = check_shard(file, m, i, spans);

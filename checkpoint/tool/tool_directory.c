@@ -395,8 +395,7 @@ static hotbed_status read_entries(DIR *list, const char *path, tool_entry **out,
         if (*n == capacity) {
             capacity = 2 * capacity + 16;
             tool_entry *grown = realloc(*out, capacity * sizeof **out);
-            if (grown == NULL)
-                return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu names", capacity);
+            HOTBED_TRY_MEMORY(grown, "%zu names", capacity);
             *out = grown;
         }
         *n += read_entry(&in, item->d_name, &(*out)[*n]);

@@ -149,8 +149,7 @@ static hotbed_status add_table(
     t->ages = s->options->ages;
     t->state_dtype = HOTBED_F32;
     t->parts = hotbed_new(num_parts * sizeof *t->parts);
-    if (t->parts == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " parts", num_parts);
+    HOTBED_TRY_MEMORY(t->parts, "%" PRIu32 " parts", num_parts);
     s->import.num_tables++;
     *out = t;
     return HOTBED_OK;
@@ -922,8 +921,8 @@ static hotbed_status run(source *s) {
     s->files = hotbed_new(FILES_MOST * sizeof *s->files);
     s->names = hotbed_new(FILES_MOST * sizeof *s->names);
     s->import.tables = hotbed_new(TABLES_MOST * sizeof *s->import.tables);
-    if (s->files == NULL || s->names == NULL || s->import.tables == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %d files", FILES_MOST);
+    HOTBED_TRY_MEMORY(
+        s->files != NULL && s->names != NULL && s->import.tables != NULL, "%d files", FILES_MOST);
     HOTBED_TRY(read_names(s, s->options->paths[0]));
     HOTBED_TRY(hotbed_io_open(
         &hotbed_io_system, NULL, s->options->paths[0], HOTBED_IO_DIRECTORY, &s->directory));

@@ -638,8 +638,7 @@ static hotbed_status create(
     const hotbed_comm_options *options, int device, hotbed_comm *bootstrap, uint32_t rank,
     uint32_t size, hotbed_link_place *place, hotbed_comm **out) {
     nccl_comm *n = hotbed_new(sizeof *n);
-    if (n == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a communicator");
+    HOTBED_TRY_MEMORY(n, "a communicator");
     hotbed_status status = hotbed_comm_start(&n->base, &ops, rank, size, options);
     if (status != HOTBED_OK) {
         hotbed_delete(n);

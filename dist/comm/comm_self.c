@@ -43,8 +43,7 @@ hotbed_status hotbed_comm_create_self(const hotbed_comm_options *options, hotbed
     HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_self", "out", out));
     *out = NULL;
     hotbed_comm *comm = hotbed_new(sizeof *comm);
-    if (comm == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a communicator");
+    HOTBED_TRY_MEMORY(comm, "a communicator");
     hotbed_status status = hotbed_comm_start(comm, &ops, 0, 1, options);
     if (status != HOTBED_OK) {
         hotbed_delete(comm);

@@ -274,8 +274,7 @@ static const hotbed_comm_ops ops = {
 static hotbed_status create_member(
     group *g, uint32_t rank, const hotbed_comm_options *options, hotbed_comm **out) {
     threads_comm *comm = hotbed_new(sizeof *comm);
-    if (comm == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a communicator");
+    HOTBED_TRY_MEMORY(comm, "a communicator");
     hotbed_status status = hotbed_comm_start(&comm->base, &ops, rank, g->size, options);
     if (status != HOTBED_OK) {
         hotbed_delete(comm);
@@ -296,8 +295,7 @@ hotbed_status hotbed_comm_create_threads(
             "%u ranks are not in [1, %d]", n, HOTBED_COMM_RANKS_MAX);
     memset(comms, 0, n * sizeof *comms);
     group *g = hotbed_new(sizeof *g + n * sizeof g->members[0]);
-    if (g == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u ranks", n);
+    HOTBED_TRY_MEMORY(g, "%u ranks", n);
     pthread_mutex_init(&g->lock, NULL);
     hotbed_comm_cond_init(&g->moved);
     g->size = n;

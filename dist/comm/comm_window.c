@@ -85,8 +85,7 @@ void hotbed_comm_local_window_destroy(hotbed_window *base) {
 static hotbed_status alloc(
     hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, local_window **out) {
     local_window *window = hotbed_new(sizeof *window);
-    if (window == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a window");
+    HOTBED_TRY_MEMORY(window, "a window");
     window->base.comm = comm;
     hotbed_status status =
         hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &window->data);

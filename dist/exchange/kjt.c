@@ -149,8 +149,7 @@ hotbed_status hotbed_kjt_validate(const hotbed_kjt *kjt, hotbed_stream *stream) 
     if (source == NULL || n == 0)
         return HOTBED_OK;
     int64_t *values = hotbed_new(n * sizeof *values);
-    if (values == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %llu lengths", (unsigned long long)n);
+    HOTBED_TRY_MEMORY(values, "%llu lengths", (unsigned long long)n);
     hotbed_status status = hotbed_copy(values, source, n * sizeof *values, stream);
     HOTBED_THEN(status, hotbed_stream_finish(stream));
     HOTBED_THEN(status, check_rows(&k, values));

@@ -117,8 +117,7 @@ static hotbed_status read_options(
     HOTBED_TRY(hotbed_check_pointer("tables", o.tables));
     HOTBED_TRY(hotbed_check_interval("deadline_seconds", (double)o.deadline_seconds, 0, 1e6));
     external->tables = hotbed_new(o.num_tables * sizeof *external->tables);
-    if (external->tables == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u tables", o.num_tables);
+    HOTBED_TRY_MEMORY(external->tables, "%u tables", o.num_tables);
     external->num_tables = o.num_tables;
     external->deadline_ns = (uint64_t)ceil(o.deadline_seconds * 1e9);
     external->verify_writes = o.verify_writes;
@@ -356,8 +355,7 @@ static void delete_external(hotbed_external *external) {
 
 static hotbed_status open_store(hotbed_external *external) {
     hotbed_external_table *tables = hotbed_new(external->num_tables * sizeof *tables);
-    if (tables == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %u tables", external->num_tables);
+    HOTBED_TRY_MEMORY(tables, "%u tables", external->num_tables);
     for (uint32_t t = 0; t < external->num_tables; t++)
         tables[t] =
             (hotbed_external_table){external->tables[t].name, external->tables[t].row_bytes};
@@ -376,8 +374,7 @@ hotbed_status hotbed_external_create(
     HOTBED_TRY(hotbed_fork_check());
     hotbed_fork_watch(); /* a store may have threads */
     hotbed_external *external = hotbed_new(sizeof *external);
-    if (external == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an external store");
+    HOTBED_TRY_MEMORY(external, "an external store");
     pthread_mutex_init(&external->turn, NULL);
     pthread_mutex_init(&external->tally, NULL);
     external->self = self;
@@ -574,8 +571,7 @@ hotbed_status hotbed_external_cursor_create(
     *out = NULL;
     HOTBED_TRY(hotbed_external_check_table(external, table));
     hotbed_external_cursor *cursor = hotbed_new(sizeof *cursor);
-    if (cursor == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a cursor");
+    HOTBED_TRY_MEMORY(cursor, "a cursor");
     cursor->external = external;
     cursor->table = table;
     hotbed_status status = enter(external, 0);

@@ -279,8 +279,7 @@ hotbed_status hotbed_external_create_memory(
     HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     void *self = hotbed_external_memory_new();
-    if (self == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an external store");
+    HOTBED_TRY_MEMORY(self, "an external store");
     hotbed_status status =
         hotbed_external_create(options, &hotbed_external_memory_calls, self, out);
     if (status != HOTBED_OK)

@@ -632,8 +632,7 @@ static hotbed_status read_options(
             (unsigned long long)s->options.buffer_bytes);
     size_t bytes = strlen(path) + 1;
     s->path = hotbed_new(bytes);
-    if (s->path == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a path of %zu bytes", bytes);
+    HOTBED_TRY_MEMORY(s->path, "a path of %zu bytes", bytes);
     memcpy(s->path, path, bytes);
     return HOTBED_OK;
 }
@@ -647,8 +646,7 @@ hotbed_status hotbed_external_create_rocksdb(
         return hotbed_fail_parameter(
             HOTBED_ERR_ARGUMENT, "path", "path is %s", path == NULL ? "NULL" : "empty");
     store *s = hotbed_new(sizeof *s);
-    if (s == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an external store");
+    HOTBED_TRY_MEMORY(s, "an external store");
     hotbed_status status = read_options(s, path, rocksdb);
     HOTBED_THEN(status, hotbed_external_create(options, &calls, s, out));
     if (status != HOTBED_OK)

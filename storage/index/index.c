@@ -101,8 +101,7 @@ hotbed_status hotbed_index_create(
     HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_index_options, evict, options));
     HOTBED_TRY(check_options(&o));
     hotbed_index *index = hotbed_new(sizeof *index);
-    if (index == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for an index");
+    HOTBED_TRY_MEMORY(index, "an index");
     hotbed_status status = create(index, &o, stream);
     if (status != HOTBED_OK) {
         hotbed_index_destroy(index);

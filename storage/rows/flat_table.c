@@ -82,8 +82,7 @@ static hotbed_status create(
     HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_flat_table_options, dtype, options));
     HOTBED_TRY(check_options(&o));
     hotbed_flat_table *table = hotbed_new(sizeof *table);
-    if (table == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a flat table");
+    HOTBED_TRY_MEMORY(table, "a flat table");
     table->backend = hotbed_stream_backend(stream);
     table->device = hotbed_stream_device(stream);
     kernels_of(table);

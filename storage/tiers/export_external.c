@@ -148,9 +148,7 @@ static hotbed_status find_walk(exporter *x, hotbed_store_walk **out) {
     hotbed_storage *storage = x->storage;
     if (storage->walks == NULL)
         storage->walks = hotbed_new(storage->num_tables * sizeof *storage->walks);
-    if (storage->walks == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for exports of %u tables", storage->num_tables);
+    HOTBED_TRY_MEMORY(storage->walks, "exports of %u tables", storage->num_tables);
     hotbed_store_walk *walk = *out = &storage->walks[x->e->table];
     if (x->e->first == 0) {
         HOTBED_TRY(hotbed_storage_flush_table(storage, x->e->table, false, x->stream));

@@ -105,8 +105,7 @@ static hotbed_status open_call_batch(
     while (larger < capacity)
         larger *= 2;
     hotbed_call_batch *entry = hotbed_new(sizeof *entry);
-    if (entry == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a batch");
+    HOTBED_TRY_MEMORY(entry, "a batch");
     hotbed_status status =
         hotbed_external_batch_borrow(&entry->batch, storage->external, larger, stream);
     if (status != HOTBED_OK) {

@@ -6,6 +6,8 @@
  * it applies one, and with all of them.  Then a trainer changes a share of the rows and publishes without a pause, while one thread
  * looks up: the lag is the time from the copy in the trainer to the first use of the version.
  *
+ * With --rocksdb and --redis, these hold the same rows, and answer the same calls.
+ *
  * On a machine with a GPU, a storage there is filled from the reader, and its evals are timed beside those of a storage
  * whose rows were set.
  *
@@ -18,6 +20,7 @@
 #include "base/stream.h"
 #include "hotbed/checkpoint.h"
 #include "hotbed/read.h"
+#include "serving_peers.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -43,13 +46,17 @@ enum {
 
 static const char usage[] =
     "usage: hotbed-serving [--rows N] [--dim N] [--encoding 1|2|3|4] [--threads N] [--seconds S]\n"
-    "                      [--share X] [--deltas 1|2] DIRECTORY\n"
+    "                      [--share X] [--rocksdb DIRECTORY] [--redis SOCKET] [--deltas 1|2] "
+    "DIRECTORY\n"
     "  --rows      rows of the table (1000000)\n"
     "  --dim       elements of a row (32)\n"
     "  --encoding  1 f32, 2 f16, 3 bf16, 4 int8 (1)\n"
     "  --threads   threads that look up (2)\n"
     "  --seconds   seconds of each measurement (2)\n"
     "  --share     share of the rows that each cut changes (0.01)\n"
+    "  --rocksdb   a RocksDB database that is created there holds the same rows\n"
+    "  --redis     the Redis server at this socket holds the same rows, under their keys of 8 "
+    "bytes\n"
     "  --deltas    measure cuts and checkpoints of 0.01 % to 100 % of the rows; 1: what was "
     "touched is\n"
     "              recorded, 2: it is found by digests\n"
@@ -60,7 +67,9 @@ static const char usage[] =
 typedef struct program {
     uint64_t rows, dim, encoding, threads, deltas;
     double seconds, share;
-    const char *directory;
+    const char *directory, *rocksdb, *redis;
+    const serving_peer *peer; /* that the threads ask; NULL: none */
+    void *store;              /* of the peer */
     hotbed_stream *stream;
     hotbed_storage *storage;
     hotbed_publisher *publisher;
@@ -78,6 +87,7 @@ typedef struct worker {
     pthread_t thread;
     uint64_t keys, random;
     float *out;
+    void *client; /* of the peer */
 } worker;
 
 static void check(hotbed_status status) {
@@ -136,7 +146,9 @@ static void *work(void *argument) {
     uint64_t numbers[KEYS], keys[KEYS];
     while (hotbed_monotonic_seconds() < w->p->until) {
         draw(w, numbers, keys);
-        if (w->p->plain)
+        if (w->p->peer != NULL)
+            w->p->peer->get(w->client, KEYS, keys, w->out);
+        else if (w->p->plain)
             read_plain(w, numbers);
         else
             look_up(w, keys);
@@ -155,6 +167,8 @@ static double measure(program *p, bool pooled, bool plain) {
     for (uint64_t i = 0; i < p->threads; i++) {
         workers[i] = (worker){.p = p, .random = 88172645463325252U + i};
         workers[i].out = malloc(KEYS * p->dim * sizeof(float));
+        if (p->peer != NULL)
+            workers[i].client = p->peer->connect(p->store);
         if (workers[i].out == NULL ||
             pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0)
             exit(1);
@@ -162,6 +176,8 @@ static double measure(program *p, bool pooled, bool plain) {
     for (uint64_t i = 0; i < p->threads; i++) {
         pthread_join(workers[i].thread, NULL);
         keys += workers[i].keys;
+        if (p->peer != NULL)
+            p->peer->disconnect(workers[i].client);
         free(workers[i].out);
     }
     return (double)keys / p->seconds;
@@ -590,6 +606,42 @@ static void compare(program *p, bool pooled, const char *what) {
         1e-6 * plain, ours / plain);
 }
 
+/* Give a peer the rows, and time the calls that a reader gets in compare(). */
+static void compare_peer(program *p, const serving_peer *peer, const char *place) {
+    const uint64_t part = 65536;
+    float *row = malloc(p->dim * sizeof *row);
+    if (row == NULL)
+        exit(1);
+    p->store = peer->open(place, p->dim * sizeof(float));
+    for (uint64_t first = 0; first < p->rows; first += part)
+        peer->set(
+            p->store, p->rows - first < part ? p->rows - first : part, p->keys + first,
+            p->limit + first * p->dim);
+    peer->settle(p->store);
+    void *client = peer->connect(p->store);
+    for (uint64_t i = 0; i < p->rows; i += 1 + p->rows / 1000) {
+        peer->get(client, 1, p->keys + i, row);
+        if (memcmp(row, p->limit + i * p->dim, p->dim * sizeof *row) != 0) {
+            fprintf(stderr, "hotbed-serving: %s: a row differs\n", peer->name);
+            exit(1);
+        }
+    }
+    peer->disconnect(client);
+    p->peer = peer;
+    double theirs = measure(p, false, false);
+    p->peer = NULL;
+    printf("%-22s %s %7.2f M keys/s\n", "rows", peer->name, 1e-6 * theirs);
+    peer->close(p->store);
+    free(row);
+}
+
+/* The place that option `name` gives to a peer; NULL for other options. */
+static const char **peer_place(program *p, const char *name) {
+    return strcmp(name, "--rocksdb") == 0 ? &p->rocksdb
+           : strcmp(name, "--redis") == 0 ? &p->redis
+                                          : NULL;
+}
+
 static bool read_option(program *p, const char *name, const char *text) {
     struct {
         const char *name;
@@ -606,6 +658,10 @@ static bool read_option(program *p, const char *name, const char *text) {
             *numbers[i].value = strtoull(text, NULL, 10);
             return *numbers[i].value >= numbers[i].least && *numbers[i].value <= numbers[i].most;
         }
+    if (peer_place(p, name) != NULL) {
+        *peer_place(p, name) = text;
+        return true;
+    }
     if (strcmp(name, "--seconds") == 0)
         return (p->seconds = strtod(text, NULL)) > 0;
     if (strcmp(name, "--share") == 0)
@@ -626,6 +682,11 @@ int main(int argc, char **argv) {
             i++;
         }
     }
+    if ((p.rocksdb != NULL && serving_rocksdb.open == NULL) ||
+        (p.redis != NULL && serving_redis.open == NULL)) {
+        fputs("hotbed-serving: this build is without HOTBED_ROCKSDB or HOTBED_REDIS\n", stderr);
+        return 2;
+    }
     if (p.directory == NULL || mkdir(p.directory, 0777) != 0) {
         fputs(usage, stderr);
         return 2;
@@ -644,6 +705,10 @@ int main(int argc, char **argv) {
     publish(&p);
     compare(&p, false, "rows");
     compare(&p, true, "bags of 16");
+    if (p.rocksdb != NULL)
+        compare_peer(&p, &serving_rocksdb, p.rocksdb);
+    if (p.redis != NULL)
+        compare_peer(&p, &serving_redis, p.redis);
     compare_gpu(&p);
     time_calls(&p, true, false, "1024 rows, plain map");
     time_increments(&p);

@@ -2,17 +2,19 @@
 """tools/sanitize.py - run the CTest entries of a GPU under the tools of compute-sanitizer.
 
 usage: sanitize.py BUILD TOOL... [--rows REGEX] [--only REGEX] [--modes] [--apart] [--gpus N] [--jobs N]
-                   [--seconds N] [--within N] [--logs DIR] [--results FILE]
+                   [--ranks N] [--seconds N] [--within N] [--logs DIR] [--results FILE]
 
 Several tests of an entry run in one process, since a process takes longer to start than most tests take.  It gets the
 entry's environment, HOTBED_TEST_SMALL and HOTBED_TEST_TOOL.  If it does not end well, its tests run one by one; with
 --apart they do so from the start.
 
 Order: tests run in the order ORDER of the rows of docs/features.md that name the program, under all tools.  Entries
-with a mode come last, and only with --modes.  Racecheck leaves out CUB's kernels, which use shared memory most and are
-not part of this project.
+with a mode come last, and only with --modes.  Racecheck leaves out the kernels of CUB and NCCL, which are not part of
+this project.
 
 --jobs      processes that run at once (default: two per GPU), each on the GPU that has the fewest
+--ranks     run the entries of N ranks over NCCL instead, each rank in a process of its own under the tool, one entry at
+            a time on all GPUs.  Not under initcheck: with it NCCL cannot register windows
 --gpus      use only the first N GPUs of CUDA_VISIBLE_DEVICES, or of all
 --rows      run only rows whose number matches
 --only      run only tests that match, e.g. test_index.cuda.pins_keep_keys
@@ -50,7 +52,10 @@ TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
 # itself how many mbarriers a block has, and fails a launch that has more: bulk copies use two per thread.
 OPTIONS = {
     "memcheck": ["--report-api-errors", "no"],
-    "racecheck": ["--kernel-name-exclude", "kns=3cub", "--force-blocking-launches"],
+    "racecheck": [
+        *("--kernel-name-exclude", "kns=3cub", "--kernel-name-exclude", "kns=nccl"),
+        "--force-blocking-launches",
+    ],
     "initcheck": ["--force-blocking-launches"],
     "synccheck": ["--num-cuda-barriers", "1024"],
 }
@@ -78,10 +83,14 @@ def read_rows():
     return rows
 
 
-def read_entries(build):
-    """(name, command, environment) of the programs that run on one GPU, or on several threads of it."""
+def read_entries(build, ranks):
+    """(name, command, environment) of the programs that run on one GPU, or as `ranks` processes.
+
+    The command is the program, behind what starts it on all ranks.
+    """
+    chosen = ["-R", rf"^test_.*\.ncclp{ranks}$"] if ranks else ["-LE", "slow", "-R", "^test_"]
     shown = subprocess.run(
-        ["ctest", "--test-dir", build, "-L", "gpu", "-LE", "slow", "-R", "^test_", "--show-only=json-v1"],
+        ["ctest", "--test-dir", build, "-L", "gpu", *chosen, "--show-only=json-v1"],
         check=True,
         capture_output=True,
         text=True,
@@ -96,14 +105,14 @@ def read_entries(build):
             if "=" in command[0]:
                 environment.update([command[0].split("=", 1)])
             command = command[1:]
-        if command and pathlib.Path(command[0]).name.startswith("test_"):
+        if command and pathlib.Path(command[-1 if ranks else 0]).name.startswith("test_"):
             yield test["name"], command, environment
 
 
 class Gpus:
     """The GPUs, and how many tests each has."""
 
-    def __init__(self, most):
+    def __init__(self, most, together):
         names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         if names == [""]:
             try:
@@ -111,7 +120,7 @@ class Gpus:
             except FileNotFoundError:
                 listed = ""
             names = [str(i) for i in range(most or max(1, len(re.findall("^GPU", listed, re.M))))]
-        self.tests = dict.fromkeys(names[:most], 0)
+        self.tests = dict.fromkeys([",".join(names[:most])] if together else names[:most], 0)
         self.lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -145,7 +154,9 @@ class Test:
     def __init__(self, tool, entry, name, command, environment, place):
         self.tool, self.entry, self.place = tool, entry, place
         self.test, self.name = name, f"{entry}.{name}"
-        self.command, self.environment = command, environment
+        launched = command[0].endswith("/launch.sh")  # with the number of ranks
+        self.start, self.command = (command[:2], command[2:]) if launched else ([], command)
+        self.environment = environment
         self.result = "not begun"
 
 
@@ -160,6 +171,7 @@ class Run:
         if left <= 0:
             return "not begun"
         full = [
+            *first.start,
             "compute-sanitizer",
             "--tool",
             first.tool,
@@ -222,7 +234,7 @@ def find_tests(entries, rows, tools, only, modes):
         ]
         place = name.count(".") > 1, min(places, default=len(ORDER))
         for tool in tools:
-            for test in list_tests(command[0]):
+            for test in list_tests(command[2] if command[0].endswith("/launch.sh") else command[0]):
                 if re.search(only, f"{name}.{test}"):
                     yield Test(tool, name, test, command, environment, place)
 
@@ -252,17 +264,20 @@ def main():
     parser.add_argument("--modes", action="store_true")
     parser.add_argument("--apart", action="store_true")
     parser.add_argument("--gpus", type=int)
+    parser.add_argument("--ranks", type=int)
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--within", type=float, default=float("inf"))
     parser.add_argument("--logs", type=pathlib.Path, default=pathlib.Path("build/logs"))
     parser.add_argument("--results", type=pathlib.Path)
     o = parser.parse_args()
+    if o.ranks and "initcheck" in o.tools:
+        parser.error("initcheck runs without --ranks only: with it NCCL cannot register windows")
     until = time.monotonic() + o.within
     o.logs.mkdir(parents=True, exist_ok=True)
     rows = {row: programs for row, programs in read_rows().items() if re.fullmatch(o.rows or ".*", row)}
     named = {program for programs in rows.values() for program in programs}
-    entries = [e for e in read_entries(o.build) if not o.rows or e[0].split(".")[0] in named]
+    entries = [e for e in read_entries(o.build, o.ranks) if not o.rows or e[0].split(".")[0] in named]
     before, took = {}, collections.defaultdict(float)
     if o.results and o.results.exists():
         for tool, name, seconds, result in (line.split(maxsplit=3) for line in o.results.read_text().splitlines()):
@@ -273,7 +288,7 @@ def main():
     )
     if not tests:
         sys.exit(f"sanitize.py: of the entries of {o.build} for one GPU no test matches {o.rows or o.only!r}")
-    gpus, lock = Gpus(o.gpus), threading.Lock()
+    gpus, lock = Gpus(o.gpus, together=o.ranks is not None), threading.Lock()
 
     def one(run, last):
         begun = time.monotonic()
@@ -297,7 +312,7 @@ def main():
         test.result = before.get((test.tool, test.name), test.result)
     # Run tests together first, then one by one the tests of processes that did not end well; a tool that failed may
     # succeed with a GPU to itself.
-    for last, jobs in (False, o.jobs or 2 * len(gpus.tests)), (True, len(gpus.tests)):
+    for last, jobs in (False, o.jobs or (1 if o.ranks else 2) * len(gpus.tests)), (True, len(gpus.tests)):
         left = [t for t in tests if t.result == "not begun"]
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             runs = [Run([t]) for t in left] if last or o.apart else make_runs(left, took)

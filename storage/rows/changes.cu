@@ -29,29 +29,19 @@ static __global__ void __launch_bounds__(BLOCK) removed_kernel(hotbed_removed_ar
 
 static hotbed_status position(
     const hotbed_position_args *args, uint64_t slots, hotbed_stream *stream) {
-    const hotbed_cuda_native native(stream);
-    settle_kernel<<<
-        hotbed_cuda_blocks(stream, hotbed_recent_words(slots), BLOCK, WAVES), BLOCK, 0, native>>>(
-        *args);
-    HOTBED_TRY(hotbed_cuda_launched("settle_kernel"));
-    position_kernel<<<1, 1, 0, native>>>(args->tracker, args->position);
-    return hotbed_cuda_launched("position_kernel");
+    HOTBED_TRY(
+        HOTBED_CUDA_LAUNCH(settle_kernel, hotbed_recent_words(slots), BLOCK, WAVES, stream, *args));
+    return HOTBED_CUDA_LAUNCH(position_kernel, 1, 1, WAVES, stream, args->tracker, args->position);
 }
 
 static hotbed_status lose(hotbed_tracker *tracker, hotbed_stream *stream) {
-    lose_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(tracker);
-    return hotbed_cuda_launched("lose_kernel");
+    return HOTBED_CUDA_LAUNCH(lose_kernel, 1, 1, WAVES, stream, tracker);
 }
 
 static hotbed_status removed(
     const hotbed_removed_args *args, uint64_t most, hotbed_stream *stream) {
-    const hotbed_cuda_native native(stream);
-    removed_begin_kernel<<<1, 1, 0, native>>>(*args);
-    hotbed_status status = hotbed_cuda_launched("removed_begin_kernel");
-    if (status != HOTBED_OK)
-        return status;
-    removed_kernel<<<hotbed_cuda_blocks(stream, most, BLOCK, WAVES), BLOCK, 0, native>>>(*args);
-    return hotbed_cuda_launched("removed_kernel");
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(removed_begin_kernel, 1, 1, WAVES, stream, *args));
+    return HOTBED_CUDA_LAUNCH(removed_kernel, most, BLOCK, WAVES, stream, *args);
 }
 
 const hotbed_changes_kernels hotbed_changes_kernels_cuda = {position, lose, removed};

@@ -2,6 +2,7 @@
  * changes.cu. */
 #include "storage/rows/changes_kernels.h"
 
+#include "base/error.h"
 #include "base/host_launch.h"
 
 enum { GRAIN = 4096 };
@@ -34,19 +35,17 @@ static void removed_body(const void *args, uint64_t begin, uint64_t end) {
 static hotbed_status position(
     const hotbed_position_args *args, uint64_t slots, hotbed_stream *stream) {
     (void)slots;
-    return hotbed_host_launch(stream, 1, 0, position_body, args, sizeof *args);
+    return HOTBED_HOST_LAUNCH(stream, 1, 0, position_body, args);
 }
 
 static hotbed_status lose(hotbed_tracker *tracker, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, 1, 0, lose_body, &tracker, sizeof tracker);
+    return HOTBED_HOST_LAUNCH(stream, 1, 0, lose_body, &tracker);
 }
 
 static hotbed_status removed(
     const hotbed_removed_args *args, uint64_t most, hotbed_stream *stream) {
-    hotbed_status status = hotbed_host_launch(stream, 1, 0, begin_body, args, sizeof *args);
-    return status != HOTBED_OK
-               ? status
-               : hotbed_host_launch(stream, most, GRAIN, removed_body, args, sizeof *args);
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, 1, 0, begin_body, args));
+    return HOTBED_HOST_LAUNCH(stream, most, GRAIN, removed_body, args);
 }
 
 const hotbed_changes_kernels hotbed_changes_kernels_host = {position, lose, removed};

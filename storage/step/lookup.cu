@@ -231,9 +231,12 @@ static __global__ void __launch_bounds__(BLOCK) pin_again_kernel(hotbed_step_vie
             hotbed_index_pin_again(s.storage.index, s.unique.slots[u]);
 }
 
+static bool grows(const hotbed_step_view *step) {
+    return step->storage.index.segments != NULL;
+}
+
 static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream) {
-    layout_kernel<<<1, LAYOUT_BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
-    return hotbed_cuda_launched("layout_kernel");
+    return HOTBED_CUDA_LAUNCH(layout_kernel, LAYOUT_BLOCK, LAYOUT_BLOCK, WAVES, stream, *step);
 }
 
 static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
@@ -242,37 +245,27 @@ static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_cuda_check(
         cudaMemsetAsync(step->batch.bags, 0xff, step->batch.bound * sizeof(uint32_t), native),
         "cudaMemsetAsync"));
-    bags_kernel<<<hotbed_cuda_blocks(stream, bags * 4, BLOCK, WAVES), BLOCK, 0, native>>>(*step);
-    return hotbed_cuda_launched("bags_kernel");
+    return HOTBED_CUDA_LAUNCH(bags_kernel, bags * 4, BLOCK, WAVES, stream, *step);
 }
 
 static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, SEARCH_WAVES);
-    if (step->storage.indexed == 0)
-        find_static_kernel<<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
-    else if (step->storage.index.segments != NULL)
-        find_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
-    else
-        find_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
-    return hotbed_cuda_launched("find_kernel");
+    return hotbed_cuda_launch(
+        step->storage.indexed == 0 ? find_static_kernel
+        : grows(step)              ? find_kernel<true>
+                                   : find_kernel<false>,
+        "find_kernel", step->batch.bound, BLOCK, SEARCH_WAVES, stream, *step);
 }
 
 static hotbed_status place(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, SEARCH_WAVES);
-    if (step->storage.index.segments != NULL)
-        place_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
-    else
-        place_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
-    return hotbed_cuda_launched("place_kernel");
+    return hotbed_cuda_launch(
+        grows(step) ? place_kernel<true> : place_kernel<false>, "place_kernel", step->batch.bound,
+        BLOCK, SEARCH_WAVES, stream, *step);
 }
 
 static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, SEARCH_WAVES);
-    if (step->storage.index.segments != NULL)
-        find_keys_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
-    else
-        find_keys_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
-    return hotbed_cuda_launched("find_keys_kernel");
+    return hotbed_cuda_launch(
+        grows(step) ? find_keys_kernel<true> : find_keys_kernel<false>, "find_keys_kernel",
+        step->batch.bound, BLOCK, SEARCH_WAVES, stream, *step);
 }
 
 template <uint32_t WIDTH, bool GROWS>
@@ -309,10 +302,9 @@ static hotbed_status forward_as(
     if (plain && step->storage.rows_form == HOTBED_ROWS_SCALED)
         return hotbed_pool_scaled(step, output, stride, WIDTH, stream);
     uint64_t threads = (uint64_t)step->storage.num_features * step->batch.size * WIDTH;
-    forward_bags_kernel<WIDTH, GROWS>
-        <<<hotbed_cuda_blocks(stream, threads, BLOCK, FORWARD_WAVES), BLOCK, 0, native>>>(
-            *step, output, stride);
-    return hotbed_cuda_launched("forward_bags_kernel");
+    return hotbed_cuda_launch(
+        forward_bags_kernel<WIDTH, GROWS>, "forward_bags_kernel", threads, BLOCK, FORWARD_WAVES,
+        stream, *step, output, stride);
 }
 
 /* Rows of the lower tier are deferred and then read by address. */
@@ -320,16 +312,15 @@ template <uint32_t WIDTH, bool GROWS, hotbed_step_output TO>
 static hotbed_status eval_tiers_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
-    const unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, FORWARD_WAVES);
-    const unsigned words = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES);
     HOTBED_TRY(hotbed_cuda_check(
         cudaMemsetAsync(step->eval.sort.bins, 0, HOTBED_BIN_WORDS * sizeof(uint32_t), native),
         "cudaMemsetAsync"));
-    eval_rows_kernel<WIDTH, GROWS, true, TO><<<blocks, BLOCK, 0, native>>>(*step, output, stride);
-    HOTBED_TRY(hotbed_cuda_launched("eval_rows_kernel"));
+    HOTBED_TRY(hotbed_cuda_launch(
+        eval_rows_kernel<WIDTH, GROWS, true, TO>, "eval_rows_kernel", step->batch.bound, BLOCK,
+        FORWARD_WAVES, stream, *step, output, stride));
     HOTBED_TRY(hotbed_bins_to_starts(&step->eval.sort, step->eval.below, stream));
-    order_keys_kernel<GROWS><<<words, BLOCK, 0, native>>>(*step);
-    HOTBED_TRY(hotbed_cuda_launched("order_keys_kernel"));
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(
+        order_keys_kernel<GROWS>, step->batch.bound, BLOCK, WAVES, stream, *step));
     eval_below_kernel<WIDTH, GROWS, TO><<<BELOW_BLOCKS, BLOCK, 0, native>>>(*step, output, stride);
     return hotbed_cuda_launched("eval_below_kernel");
 }
@@ -339,28 +330,28 @@ static hotbed_status eval_rows_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     if (step->eval.sort.order != NULL)
         return eval_tiers_as<WIDTH, GROWS, TO>(step, output, stride, stream);
-    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, FORWARD_WAVES);
-    eval_rows_kernel<WIDTH, GROWS, false, TO>
-        <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
-    return hotbed_cuda_launched("eval_rows_kernel");
+    return hotbed_cuda_launch(
+        eval_rows_kernel<WIDTH, GROWS, false, TO>, "eval_rows_kernel", step->batch.bound, BLOCK,
+        FORWARD_WAVES, stream, *step, output, stride);
 }
 
 template <uint32_t WIDTH>
 static hotbed_status eval_rows_width(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
-    const bool grows = step->storage.index.segments != NULL;
+    const bool growing = grows(step);
     switch (hotbed_step_output_of(step)) {
     case HOTBED_TO_ONE:
-        return grows ? eval_rows_as<WIDTH, true, HOTBED_TO_ONE>(step, output, stride, stream)
-                     : eval_rows_as<WIDTH, false, HOTBED_TO_ONE>(step, output, stride, stream);
+        return growing ? eval_rows_as<WIDTH, true, HOTBED_TO_ONE>(step, output, stride, stream)
+                       : eval_rows_as<WIDTH, false, HOTBED_TO_ONE>(step, output, stride, stream);
     case HOTBED_TO_MANY:
-        return grows ? eval_rows_as<WIDTH, true, HOTBED_TO_MANY>(step, output, stride, stream)
-                     : eval_rows_as<WIDTH, false, HOTBED_TO_MANY>(step, output, stride, stream);
+        return growing ? eval_rows_as<WIDTH, true, HOTBED_TO_MANY>(step, output, stride, stream)
+                       : eval_rows_as<WIDTH, false, HOTBED_TO_MANY>(step, output, stride, stream);
     case HOTBED_TO_MANY_PACKED:
         break;
     }
-    return grows ? eval_rows_as<WIDTH, true, HOTBED_TO_MANY_PACKED>(step, output, stride, stream)
-                 : eval_rows_as<WIDTH, false, HOTBED_TO_MANY_PACKED>(step, output, stride, stream);
+    return growing
+               ? eval_rows_as<WIDTH, true, HOTBED_TO_MANY_PACKED>(step, output, stride, stream)
+               : eval_rows_as<WIDTH, false, HOTBED_TO_MANY_PACKED>(step, output, stride, stream);
 }
 
 static hotbed_status eval_rows(
@@ -378,9 +369,8 @@ static hotbed_status eval_rows(
 template <uint32_t WIDTH>
 static hotbed_status forward_width(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
-    return step->storage.index.segments != NULL
-               ? forward_as<WIDTH, true>(step, output, stride, stream)
-               : forward_as<WIDTH, false>(step, output, stride, stream);
+    return grows(step) ? forward_as<WIDTH, true>(step, output, stride, stream)
+                       : forward_as<WIDTH, false>(step, output, stride, stream);
 }
 
 /* A row gets one lane per group of four elements, 4 to 32. */
@@ -400,7 +390,7 @@ template <hotbed_step_output TO>
 static hotbed_status again_as(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     const unsigned blocks = AGAIN_BLOCKS;
-    if (step->storage.index.segments != NULL)
+    if (grows(step))
         eval_again_kernel<true, TO>
             <<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, output, stride);
     else
@@ -423,27 +413,20 @@ static hotbed_status again(
 }
 
 static hotbed_status unpin(const hotbed_step_view *step, uint32_t why, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES);
-    if (step->storage.index.segments != NULL)
-        unpin_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, why);
-    else
-        unpin_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, why);
-    return hotbed_cuda_launched("unpin_kernel");
+    return hotbed_cuda_launch(
+        grows(step) ? unpin_kernel<true> : unpin_kernel<false>, "unpin_kernel", step->batch.bound,
+        BLOCK, WAVES, stream, *step, why);
 }
 
 static hotbed_status pin_again(const hotbed_step_view *step, hotbed_stream *stream) {
-    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES);
-    if (step->storage.index.segments != NULL)
-        pin_again_kernel<true><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
-    else
-        pin_again_kernel<false><<<blocks, BLOCK, 0, hotbed_cuda_native(stream)>>>(*step);
-    return hotbed_cuda_launched("pin_again_kernel");
+    return hotbed_cuda_launch(
+        grows(step) ? pin_again_kernel<true> : pin_again_kernel<false>, "pin_again_kernel",
+        step->batch.bound, BLOCK, WAVES, stream, *step);
 }
 
 static hotbed_status hold(
     const hotbed_step_view *step, uint32_t why, bool on, hotbed_stream *stream) {
-    hold_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(*step, why, on);
-    return hotbed_cuda_launched("hold_kernel");
+    return HOTBED_CUDA_LAUNCH(hold_kernel, 1, 1, WAVES, stream, *step, why, on);
 }
 
 const hotbed_lookup_kernels hotbed_lookup_kernels_cuda = {

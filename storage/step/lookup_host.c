@@ -6,6 +6,7 @@
 #include "storage/step/lookup_kernels.h"
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/host_launch.h"
 #include "base/stream.h"
 #include "storage/index/index_search.h"
@@ -467,39 +468,33 @@ static void pin_again_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, 1, 0, layout_body, step, sizeof *step);
+    return HOTBED_HOST_LAUNCH(stream, 1, 0, layout_body, step);
 }
 
 static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
-    hotbed_status status =
-        hotbed_host_launch(stream, step->batch.bound, KEYS_GRAIN, no_bags_body, step, sizeof *step);
-    if (status != HOTBED_OK)
-        return status;
-    return hotbed_host_launch(
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, step->batch.bound, KEYS_GRAIN, no_bags_body, step));
+    return HOTBED_HOST_LAUNCH(
         stream, (uint64_t)step->storage.num_features * step->batch.size, ROWS_GRAIN, bags_body,
-        step, sizeof *step);
+        step);
 }
 
 static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
-    return hotbed_host_launch(stream, step->batch.bound, KEYS_GRAIN, find_body, step, sizeof *step);
+    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, KEYS_GRAIN, find_body, step);
 }
 
 static hotbed_status place(const hotbed_step_view *step, hotbed_stream *stream) {
-    return hotbed_host_launch(
-        stream, step->batch.bound, ROWS_GRAIN, place_body, step, sizeof *step);
+    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, ROWS_GRAIN, place_body, step);
 }
 
 static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stream) {
-    return hotbed_host_launch(
-        stream, step->batch.bound, KEYS_GRAIN, find_keys_body, step, sizeof *step);
+    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, KEYS_GRAIN, find_keys_body, step);
 }
 
 static hotbed_status eval_rows(
     const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
     hotbed_stream *stream) {
     forward_args args = {.s = *step, .output = output, .stride = stride};
-    return hotbed_host_launch(
-        stream, step->batch.bound, ROWS_GRAIN, eval_rows_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, ROWS_GRAIN, eval_rows_body, &args);
 }
 
 static hotbed_status forward(
@@ -507,35 +502,31 @@ static hotbed_status forward(
     hotbed_stream *stream) {
     forward_args args = {.s = *step, .output = output, .stride = stride};
     if (step->storage.pooling == HOTBED_POOL_NONE)
-        return hotbed_host_launch(
-            stream, step->batch.bound, ROWS_GRAIN, forward_rows_body, &args, sizeof args);
-    return hotbed_host_launch(
+        return HOTBED_HOST_LAUNCH(stream, step->batch.bound, ROWS_GRAIN, forward_rows_body, &args);
+    return HOTBED_HOST_LAUNCH(
         stream, (uint64_t)step->storage.num_features * step->batch.size, ROWS_GRAIN,
-        forward_bags_body, &args, sizeof args);
+        forward_bags_body, &args);
 }
 
 static hotbed_status again(
     const hotbed_step_view *step, void *output, uint64_t stride, hotbed_stream *stream) {
     forward_args args = {.s = *step, .output = output, .stride = stride};
-    return hotbed_host_launch(
-        stream, step->batch.bound, ROWS_GRAIN, again_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, ROWS_GRAIN, again_body, &args);
 }
 
 static hotbed_status unpin(const hotbed_step_view *step, uint32_t why, hotbed_stream *stream) {
     const hold_args args = {*step, why, false};
-    return hotbed_host_launch(
-        stream, step->batch.bound, KEYS_GRAIN, unpin_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, KEYS_GRAIN, unpin_body, &args);
 }
 
 static hotbed_status pin_again(const hotbed_step_view *step, hotbed_stream *stream) {
-    return hotbed_host_launch(
-        stream, step->batch.bound, KEYS_GRAIN, pin_again_body, step, sizeof *step);
+    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, KEYS_GRAIN, pin_again_body, step);
 }
 
 static hotbed_status hold(
     const hotbed_step_view *step, uint32_t why, bool on, hotbed_stream *stream) {
     const hold_args args = {*step, why, on};
-    return hotbed_host_launch(stream, 1, 0, hold_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, 1, 0, hold_body, &args);
 }
 
 const hotbed_lookup_kernels hotbed_lookup_kernels_host = {

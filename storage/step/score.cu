@@ -22,17 +22,13 @@ static __global__ void set_word_kernel(uint64_t *word, uint64_t value) {
 }
 
 static hotbed_status admit(const hotbed_step_view *step, hotbed_stream *stream) {
-    const hotbed_cuda_native native(stream);
-    unsigned blocks = hotbed_cuda_blocks(stream, step->batch.bound * TILE, BLOCK, WAVES);
-    admit_kernel<<<blocks, BLOCK, 0, native>>>(*step);
-    HOTBED_TRY(hotbed_cuda_launched("admit_kernel"));
-    count_kernel<<<blocks, BLOCK, 0, native>>>(*step);
-    return hotbed_cuda_launched("count_kernel");
+    const uint64_t threads = step->batch.bound * TILE;
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(admit_kernel, threads, BLOCK, WAVES, stream, *step));
+    return HOTBED_CUDA_LAUNCH(count_kernel, threads, BLOCK, WAVES, stream, *step);
 }
 
 static hotbed_status set(uint64_t *word, uint64_t value, hotbed_stream *stream) {
-    set_word_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(word, value);
-    return hotbed_cuda_launched("set_word_kernel");
+    return HOTBED_CUDA_LAUNCH(set_word_kernel, 1, 1, WAVES, stream, word, value);
 }
 
 const hotbed_score_kernels hotbed_score_kernels_cuda = {admit, set};

@@ -2,6 +2,7 @@
  * counterpart: score.cu. */
 #include "storage/step/score_kernels.h"
 
+#include "base/error.h"
 #include "base/host_launch.h"
 
 enum { GRAIN = 256 };
@@ -34,16 +35,13 @@ static void set_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 static hotbed_status admit(const hotbed_step_view *step, hotbed_stream *stream) {
-    hotbed_status status =
-        hotbed_host_launch(stream, step->batch.bound, GRAIN, admit_body, step, sizeof *step);
-    if (status != HOTBED_OK)
-        return status;
-    return hotbed_host_launch(stream, step->batch.bound, GRAIN, count_body, step, sizeof *step);
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, step->batch.bound, GRAIN, admit_body, step));
+    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, GRAIN, count_body, step);
 }
 
 static hotbed_status set(uint64_t *word, uint64_t value, hotbed_stream *stream) {
     set_args args = {word, value};
-    return hotbed_host_launch(stream, 1, 0, set_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, 1, 0, set_body, &args);
 }
 
 const hotbed_score_kernels hotbed_score_kernels_host = {admit, set};

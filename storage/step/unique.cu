@@ -179,17 +179,13 @@ static size_t scratch_bytes_of(uint64_t bound, uint32_t num_tables) {
 /* Count the occurrences of each unique key. */
 static hotbed_status count(const hotbed_step_view *step, hotbed_stream *stream) {
     const uint64_t bound = step->batch.bound;
-    const unsigned blocks = hotbed_cuda_blocks(stream, bound + 1, BLOCK, WAVES);
+    if (step->batch.counts == NULL)
+        return HOTBED_CUDA_LAUNCH(count_kernel, bound + 1, BLOCK, WAVES, stream, *step);
     const hotbed_cuda_native native(stream);
-    if (step->batch.counts == NULL) {
-        count_kernel<<<blocks, BLOCK, 0, native>>>(*step);
-        return hotbed_cuda_launched("count_kernel");
-    }
     HOTBED_TRY(hotbed_cuda_check(
         cudaMemsetAsync(step->unique.counts, 0, (size_t)bound * sizeof(uint64_t), native),
         "cudaMemsetAsync"));
-    sum_kernel<<<blocks, BLOCK, 0, native>>>(*step);
-    return hotbed_cuda_launched("sum_kernel");
+    return HOTBED_CUDA_LAUNCH(sum_kernel, bound + 1, BLOCK, WAVES, stream, *step);
 }
 
 /* Group the occurrences by unique key. */
@@ -199,15 +195,12 @@ static hotbed_status group(
     uint32_t bits = 1;
     while (bits < 31 && (uint64_t)1 << bits <= bound)
         bits++;
-    unsigned blocks = hotbed_cuda_blocks(stream, bound + 1, BLOCK, WAVES);
-    const hotbed_cuda_native native(stream);
     if (bound > 0)
         HOTBED_TRY(hotbed_sort_pairs(
             bound, step->unique.inverse,
             step->unique.by_bag != 0 ? step->batch.bags : scratch.order, scratch.sorted,
             step->unique.positions, bits, scratch.memory, scratch.memory_bytes, stream));
-    start_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
-    HOTBED_TRY(hotbed_cuda_launched("start_kernel"));
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(start_kernel, bound + 1, BLOCK, WAVES, stream, *step, scratch));
     return count(step, stream);
 }
 
@@ -264,21 +257,18 @@ static __global__ void __launch_bounds__(BLOCK)
 static hotbed_status unique_rows(
     const hotbed_step_view *step, const unique_scratch &scratch, hotbed_stream *stream) {
     const uint64_t bound = step->batch.bound;
-    const unsigned blocks = hotbed_cuda_blocks(stream, bound + 1, BLOCK, WAVES);
-    const hotbed_cuda_native native(stream);
-    row_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch.entries, scratch.order);
-    HOTBED_TRY(hotbed_cuda_launched("row_kernel"));
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(
+        row_kernel, bound + 1, BLOCK, WAVES, stream, *step, scratch.entries, scratch.order));
     if (bound > 0)
         HOTBED_TRY(hotbed_sort_pairs(
             bound, scratch.entries, scratch.order, scratch.sorted, step->unique.positions,
             step->storage.row_bits, scratch.memory, scratch.memory_bytes, stream));
-    mark_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
-    HOTBED_TRY(hotbed_cuda_launched("mark_kernel"));
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(mark_kernel, bound + 1, BLOCK, WAVES, stream, *step, scratch));
     HOTBED_TRY(hotbed_scan(
         bound / 32 + 1, scratch.before, scratch.before, scratch.memory, scratch.memory_bytes,
         stream));
-    number_rows_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
-    HOTBED_TRY(hotbed_cuda_launched("number_rows_kernel"));
+    HOTBED_TRY(
+        HOTBED_CUDA_LAUNCH(number_rows_kernel, bound + 1, BLOCK, WAVES, stream, *step, scratch));
     return count(step, stream);
 }
 
@@ -289,20 +279,16 @@ static hotbed_status unique(
     (void)lay_out(bound, memory, &scratch);
     if (step->storage.row_bits != 0)
         return unique_rows(step, scratch, stream);
-    unsigned blocks = hotbed_cuda_blocks(stream, bound + 1, BLOCK, WAVES);
     const hotbed_cuda_native native(stream);
     HOTBED_TRY(hotbed_cuda_check(
         cudaMemsetAsync(scratch.entries, 0xff, 2 * (size_t)bound * sizeof(uint32_t), native),
         "cudaMemsetAsync"));
-    insert_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
-    HOTBED_TRY(hotbed_cuda_launched("insert_kernel"));
-    first_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
-    HOTBED_TRY(hotbed_cuda_launched("first_kernel"));
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(insert_kernel, bound + 1, BLOCK, WAVES, stream, *step, scratch));
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(first_kernel, bound + 1, BLOCK, WAVES, stream, *step, scratch));
     HOTBED_TRY(hotbed_scan(
         bound / 32 + 1, scratch.before, scratch.before, scratch.memory, scratch.memory_bytes,
         stream));
-    number_kernel<<<blocks, BLOCK, 0, native>>>(*step, scratch);
-    HOTBED_TRY(hotbed_cuda_launched("number_kernel"));
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(number_kernel, bound + 1, BLOCK, WAVES, stream, *step, scratch));
     if (grouping == NULL)
         return HOTBED_OK;
     if (grouping != stream)

@@ -2,6 +2,7 @@
  * unique.cu. */
 #include "storage/step/unique_kernels.h"
 
+#include "base/error.h"
 #include "base/host_launch.h"
 
 typedef struct unique_args {
@@ -157,14 +158,10 @@ static hotbed_status unique(
         .firsts = words + 2 * step->batch.bound,
         .number = words + 3 * step->batch.bound,
     };
-    hotbed_status status =
-        hotbed_host_launch(stream, step->storage.num_tables, 1, number_body, &args, sizeof args);
-    if (status == HOTBED_OK)
-        status = hotbed_host_launch(stream, 1, 0, offsets_body, &args, sizeof args);
-    if (status == HOTBED_OK)
-        status =
-            hotbed_host_launch(stream, step->storage.num_tables, 1, group_body, &args, sizeof args);
-    return status;
+    const uint64_t tables = step->storage.num_tables;
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, tables, 1, number_body, &args));
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, 1, 0, offsets_body, &args));
+    return HOTBED_HOST_LAUNCH(stream, tables, 1, group_body, &args);
 }
 
 const hotbed_unique_kernels hotbed_unique_kernels_host = {scratch, unique};

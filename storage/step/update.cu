@@ -333,10 +333,8 @@ static hotbed_status sum_parts(
     update_share share, hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
     unsigned blocks = blocks_of(stream, step->batch.bound, launch->width, share);
-    split_kernel<<<
-        hotbed_cuda_blocks(stream, step->batch.bound, SPLIT_BLOCK, WAVES), SPLIT_BLOCK, 0,
-        native>>>(*step, scratch);
-    HOTBED_TRY(hotbed_cuda_launched("split_kernel"));
+    HOTBED_TRY(HOTBED_CUDA_LAUNCH(
+        split_kernel, step->batch.bound, SPLIT_BLOCK, WAVES, stream, *step, scratch));
     launch->leaf<<<blocks, BLOCK, 0, native>>>(*step, *optimizer, gradient, scratch);
     HOTBED_TRY(hotbed_cuda_launched("leaf_kernel"));
     launch->group<<<blocks, BLOCK, 0, native>>>(scratch);
@@ -346,18 +344,14 @@ static hotbed_status sum_parts(
 static hotbed_status step_clock(
     const hotbed_step_view *step, const hotbed_optimizer_view *optimizer, update_scratch scratch,
     hotbed_stream *stream) {
-    step_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(
-        *step, optimizer->beta1, optimizer->beta2, scratch.used);
-    return hotbed_cuda_launched("step_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        step_kernel, 1, 1, WAVES, stream, *step, optimizer->beta1, optimizer->beta2, scratch.used);
 }
 
 static hotbed_status record_changes(const hotbed_step_view *step, hotbed_stream *stream) {
     if (step->storage.tracker == NULL)
         return HOTBED_OK;
-    changed_kernel<<<
-        hotbed_cuda_blocks(stream, step->batch.bound, BLOCK, WAVES), BLOCK, 0,
-        hotbed_cuda_native(stream)>>>(*step);
-    return hotbed_cuda_launched("changed_kernel");
+    return HOTBED_CUDA_LAUNCH(changed_kernel, step->batch.bound, BLOCK, WAVES, stream, *step);
 }
 
 /* Update the rows with more than FEW occurrences. */
@@ -384,24 +378,20 @@ static hotbed_status update(
         optimizer);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
     HOTBED_TRY(record_changes(step, stream));
+    const uint64_t threads = step->batch.bound * launch.kind.update_width;
     if (launch.kind.some == NULL) {
         HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, WHOLE, stream));
-        launch.kind.update<<<
-            hotbed_cuda_blocks(
-                stream, step->batch.bound * launch.kind.update_width, BLOCK, FEW_WAVES),
-            BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
-        return hotbed_cuda_launched("update_kernel");
+        return hotbed_cuda_launch(
+            launch.kind.update, "update_kernel", threads, BLOCK, FEW_WAVES, stream, *step,
+            *optimizer, gradient, scratch);
     }
     hotbed_stream *branch;
     HOTBED_TRY(hotbed_stream_branch(stream, &branch));
     hotbed_status status = update_some(&launch, step, optimizer, gradient, scratch, branch);
-    if (status == HOTBED_OK) {
-        launch.kind.update<<<
-            hotbed_cuda_blocks(
-                stream, step->batch.bound * launch.kind.update_width, FEW_BLOCK, FEW_WAVES),
-            FEW_BLOCK, 0, hotbed_cuda_native(stream)>>>(*step, *optimizer, gradient, scratch);
-        status = hotbed_cuda_launched("update_few_kernel");
-    }
+    HOTBED_THEN(
+        status, hotbed_cuda_launch(
+                    launch.kind.update, "update_few_kernel", threads, FEW_BLOCK, FEW_WAVES, stream,
+                    *step, *optimizer, gradient, scratch));
     hotbed_status joined = hotbed_stream_join(stream);
     return status != HOTBED_OK ? status : joined;
 }
@@ -436,13 +426,10 @@ static hotbed_status reduce(
     HOTBED_TRY(hotbed_stream_branch(stream, &branch));
     hotbed_status status =
         reduce_in_parts(&launch, step, optimizer, gradient, scratch, sums, branch);
-    if (status == HOTBED_OK) {
-        launch.reduce<<<
-            hotbed_cuda_blocks(stream, step->batch.bound * launch.width, BLOCK, FEW_WAVES), BLOCK,
-            0, hotbed_cuda_native(stream)>>>(
-            *step, *optimizer, gradient, scratch, sums, REDUCE_WHOLE);
-        status = hotbed_cuda_launched("reduce_kernel");
-    }
+    HOTBED_THEN(
+        status, hotbed_cuda_launch(
+                    launch.reduce, "reduce_kernel", step->batch.bound * launch.width, BLOCK,
+                    FEW_WAVES, stream, *step, *optimizer, gradient, scratch, sums, REDUCE_WHOLE));
     hotbed_status joined = hotbed_stream_join(stream);
     return status != HOTBED_OK ? status : joined;
 }
@@ -464,9 +451,8 @@ static hotbed_status apply(
 
 static hotbed_status count_step(
     const hotbed_optimizer_view *optimizer, hotbed_optimizer_clock *clock, hotbed_stream *stream) {
-    count_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(
-        clock, optimizer->beta1, optimizer->beta2);
-    return hotbed_cuda_launched("count_kernel");
+    return HOTBED_CUDA_LAUNCH(
+        count_kernel, 1, 1, WAVES, stream, clock, optimizer->beta1, optimizer->beta2);
 }
 
 static hotbed_status update_rows(const hotbed_update_rows_args *args, hotbed_stream *stream) {
@@ -478,8 +464,7 @@ static hotbed_status update_rows(const hotbed_update_rows_args *args, hotbed_str
 }
 
 static hotbed_status set_learning_rate(float *rate, float learning_rate, hotbed_stream *stream) {
-    rate_kernel<<<1, 1, 0, hotbed_cuda_native(stream)>>>(rate, learning_rate);
-    return hotbed_cuda_launched("rate_kernel");
+    return HOTBED_CUDA_LAUNCH(rate_kernel, 1, 1, WAVES, stream, rate, learning_rate);
 }
 
 const hotbed_update_kernels hotbed_update_kernels_cuda = {

@@ -505,8 +505,8 @@ static size_t scratch(uint64_t bound, uint32_t max_dim) {
 /* Count one optimizer step, then run `body` over the unique keys. */
 static hotbed_status step_rows(
     const update_args *args, hotbed_host_body body, hotbed_stream *stream) {
-    HOTBED_TRY(hotbed_host_launch(stream, 1, 0, step_body, args, sizeof *args));
-    return hotbed_host_launch(stream, args->s.batch.bound, ROWS_GRAIN, body, args, sizeof *args);
+    HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, 1, 0, step_body, args));
+    return HOTBED_HOST_LAUNCH(stream, args->s.batch.bound, ROWS_GRAIN, body, args);
 }
 
 static hotbed_status update(
@@ -523,8 +523,7 @@ static hotbed_status reduce(
     hotbed_stream *stream) {
     update_args args = {.s = *step, .o = *optimizer, .gradient = gradient, .sums = sums};
     (void)max_dim, (void)memory;
-    return hotbed_host_launch(
-        stream, step->batch.bound, ROWS_GRAIN, reduce_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, ROWS_GRAIN, reduce_body, &args);
 }
 
 static hotbed_status apply(
@@ -538,21 +537,21 @@ static hotbed_status apply(
 static hotbed_status count_step(
     const hotbed_optimizer_view *optimizer, hotbed_optimizer_clock *clock, hotbed_stream *stream) {
     count_args args = {clock, optimizer->beta1, optimizer->beta2};
-    return hotbed_host_launch(stream, 1, 0, count_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, 1, 0, count_body, &args);
 }
 
 static hotbed_status update_rows(const hotbed_update_rows_args *args, hotbed_stream *stream) {
 #define HOTBED_BODY(KIND, name, ...) [HOTBED_OPT_##KIND] = update_rows_##name,
     static const hotbed_host_body bodies[] = {HOTBED_OPTIMIZERS(HOTBED_BODY)};
 #undef HOTBED_BODY
-    return hotbed_host_launch(
+    return HOTBED_HOST_LAUNCH(
         stream, args->n, ROWS_GRAIN, args->o.narrow ? update_rows_narrow : bodies[args->o.kind],
-        args, sizeof *args);
+        args);
 }
 
 static hotbed_status set_learning_rate(float *rate, float learning_rate, hotbed_stream *stream) {
     rate_args args = {rate, learning_rate};
-    return hotbed_host_launch(stream, 1, 0, rate_body, &args, sizeof args);
+    return HOTBED_HOST_LAUNCH(stream, 1, 0, rate_body, &args);
 }
 
 const hotbed_update_kernels hotbed_update_kernels_host = {

@@ -438,14 +438,6 @@ static inline bool hotbed_part_has_order_of(const hotbed_part *part, const hotbe
     return f == kjt->num_features;
 }
 
-/* Return the batch that lookup number `lookup` of a collection received: keys by (feature, rank,
- * sample). Device arrays, valid until the next wait_input. With pooling NONE batch_size is 1, and
- * offsets are per feature, or per table after dedup; otherwise bags of all samples, max_batch_size
- * per rank. With one rank it is the caller's batch, without dedup; offsets are NULL if each bag has
- * one key. For tests. Errors: ARGUMENT, STATE (before wait_input). */
-hotbed_status hotbed_sharded_received(
-    const hotbed_sharded_context *context, uint32_t number, uint32_t lookup, hotbed_batch *out);
-
 /* --- statistics (sharded_wire.c) ------------------------------------------------------------- */
 
 hotbed_status hotbed_wire_create(hotbed_sharded *sharded, hotbed_stream *stream);

@@ -362,20 +362,7 @@ hotbed_status hotbed_sharded_backward(
     return context->calls->backward(context, number, gradient, stride, stream);
 }
 
-/* --- received keys, and forward as one call ------------------------------------------------------------------- */
-
-hotbed_status hotbed_sharded_received(
-    const hotbed_sharded_context *context, uint32_t number, uint32_t lookup, hotbed_batch *out) {
-    if (context == NULL || out == NULL || number >= context->num_members ||
-        lookup >= context->members[number].sharded->num_groups)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "lookup", lookup,
-            "no lookup %u of collection %u, or NULL was given", lookup, number);
-    if (context->stage != HOTBED_STAGE_WAIT_INPUT)
-        return hotbed_sharded_context_fail_stage("received", context->stage);
-    *out = hotbed_step_part(context, &context->members[number], lookup)->batch;
-    return HOTBED_OK;
-}
+/* --- forward as one call ------------------------------------------------------------------- */
 
 hotbed_status hotbed_sharded_forward(
     hotbed_sharded_context *context, uint32_t number, const hotbed_kjt *kjt, void *output,

@@ -311,7 +311,6 @@ static void refused_options(sharded_fixture *r) {
 
 static void refused_batches(sharded_fixture *r) {
     hotbed_stream *s = r->me->stream;
-    hotbed_batch batch;
     bool yes;
     sharded_fixture_fill(r, 0);
     CHECK_STATUS(hotbed_sharded_input_dist(NULL, &r->kjt, s), HOTBED_ERR_ARGUMENT);
@@ -324,7 +323,6 @@ static void refused_batches(sharded_fixture *r) {
     CHECK_STATUS(hotbed_sharded_compute(r->context, 0, s), HOTBED_ERR_STATE);
     CHECK_STATUS(hotbed_sharded_output_dist(r->context, 0, s), HOTBED_ERR_STATE);
     CHECK_STATUS(hotbed_sharded_update(r->context, 0, s), HOTBED_ERR_STATE);
-    CHECK_STATUS(hotbed_sharded_received(r->context, 0, 0, &batch), HOTBED_ERR_STATE);
     CHECK_STATUS(hotbed_sharded_overflowed(r->context, &yes), HOTBED_ERR_STATE);
     hotbed_kjt kjt = r->kjt;
     kjt.num_features = 2; /* only "user" and "seen" */
@@ -345,8 +343,6 @@ static void refused_batches(sharded_fixture *r) {
     CHECK_OK(hotbed_sharded_input_dist(r->context, &r->kjt, s));
     CHECK_OK(hotbed_sharded_wait_splits(r->context, s));
     CHECK_OK(hotbed_sharded_wait_input(r->context, s));
-    CHECK_OK(hotbed_sharded_received(r->context, 0, 0, &batch));
-    CHECK_STATUS(hotbed_sharded_received(r->context, 0, 9, &batch), HOTBED_ERR_ARGUMENT);
     CHECK_OK(hotbed_sharded_compute(r->context, 0, s));
     CHECK_OK(hotbed_sharded_output_dist(r->context, 0, s));
     CHECK_STATUS(

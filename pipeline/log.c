@@ -1,4 +1,4 @@
-/* pipeline/log.c - read a pipeline's log, order hash and counters. */
+/* pipeline/log.c - read a pipeline's log and counters. */
 #include "pipeline/engine.h"
 
 #include "base/check.h"
@@ -28,13 +28,6 @@ hotbed_status hotbed_pipeline_log(
         entries[i] = pipeline->log[(pipeline->logged - *n + i) % most];
     (void)pthread_mutex_unlock(&pipeline->lock);
     return HOTBED_OK;
-}
-
-uint64_t hotbed_pipeline_order_hash(hotbed_pipeline *pipeline) {
-    (void)pthread_mutex_lock(&pipeline->lock);
-    uint64_t hash = pipeline->order_hash;
-    (void)pthread_mutex_unlock(&pipeline->lock);
-    return hash;
 }
 
 hotbed_status hotbed_pipeline_stats_read(hotbed_pipeline *pipeline, hotbed_pipeline_stats *out) {

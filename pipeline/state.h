@@ -107,6 +107,7 @@ struct hotbed_pipeline {
     bool revoked;
     hotbed_status failure;
     hotbed_error error; /* with the names of the pipeline, the task and the iteration */
+    /* Hash of (iteration, task) of all ordered tasks: equal on all ranks. For tests. */
     uint64_t order_hash;
     hotbed_log_entry *log; /* [options.log_entries] */
     uint64_t logged;
@@ -152,7 +153,3 @@ void hotbed_completion_harvest(hotbed_pipeline *pipeline, hotbed_completion *com
  * has finished the iteration that had it before, then reset values and flags. Does nothing if
  * another thread has done so. */
 hotbed_status hotbed_iteration_begin(hotbed_iteration *iteration, uint64_t number);
-
-/* Return a hash of the sequence of (iteration, task) of all ordered tasks since the start: equal on
- * all ranks that ran the same sequence. For tests. */
-uint64_t hotbed_pipeline_order_hash(hotbed_pipeline *pipeline);

@@ -367,8 +367,8 @@ static void turns_are_the_same_in_every_run(hotbed_backend backend) {
         fake_plan_start(&p, 8);
         CHECK_EQ(fake_plan_run(&p), 8);
         if (run == 0)
-            hash = hotbed_pipeline_order_hash(p.pipeline);
-        CHECK_EQ(hotbed_pipeline_order_hash(p.pipeline), hash);
+            hash = p.pipeline->order_hash;
+        CHECK_EQ(p.pipeline->order_hash, hash);
         CHECK_OK(hotbed_pipeline_log(p.pipeline, 64, log, &n));
         CHECK_EQ(n, 32);
         for (uint64_t i = 0; i < n; i++) {
@@ -505,7 +505,7 @@ static void *train_rank(void *argument) {
         m->empty += hotbed_iteration_batch(iteration) == NULL;
     }
     m->unused = p.unused;
-    m->hash = hotbed_pipeline_order_hash(p.pipeline);
+    m->hash = p.pipeline->order_hash;
     fake_plan_close(&p);
     return NULL;
 }

@@ -17,7 +17,7 @@ static void train_by_plan(rank *r) {
     hotbed_train *train = rank_train(r, NULL);
     CHECK_OK(rank_run(r, train, ranks_batches()));
     CHECK_EQ(r->iterations, ranks_batches());
-    r->order = hotbed_pipeline_order_hash(hotbed_train_pipeline(train));
+    r->order = hotbed_train_pipeline(train)->order_hash;
     CHECK_BYTES(r->kept, *r->all->expected[r->number], sizeof(results));
     hotbed_train_destroy(train);
     CHECK_EQ(rank_pinned(r), 0);

@@ -200,22 +200,6 @@ hotbed_index_candidate(hotbed_index_range range, hotbed_candidates c, uint32_t c
     return choice == 0 ? c.first : choice == 1 ? c.second : hotbed_index_walk(range, c, choice);
 }
 
-/* Whether `key` may be stored in bucket `bucket` of the table. */
-HOTBED_HD bool hotbed_index_may_hold(hotbed_index_range range, uint64_t key, uint32_t bucket) {
-    hotbed_candidates c = hotbed_index_candidates(range, key);
-    if (bucket == c.first)
-        return true;
-    const uint32_t step = hotbed_index_step(range, c);
-    uint32_t distance =
-        bucket >= c.second ? bucket - c.second : bucket + (range.buckets - c.second);
-    if (distance % step != 0)
-        return false;
-    uint32_t choice = 1 + distance / step;
-    if (distance > c.gap && !hotbed_index_steps_differ(range))
-        choice--;
-    return choice < range.choices;
-}
-
 /* --- markers ---------------------------------------------------------------------------------- */
 
 /* The key for which hotbed_index_candidates() gets a word with two equal halves. Its candidates are

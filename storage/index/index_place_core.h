@@ -325,26 +325,6 @@ HOTBED_HD hotbed_index_result hotbed_index_place(
     return hotbed_index_place_over(index, range, key, meta, false, width);
 }
 
-/* Find `key` and score it, or claim a slot for it. Adds `pins` (0 or 1) either way. The caller
- * initializes the row of a claimed slot and then publishes it. All lanes get the same result. */
-HOTBED_HD hotbed_index_result hotbed_index_claim(
-    hotbed_index_view index, hotbed_index_range range, uint64_t key, hotbed_score_rule rule,
-    uint64_t score, uint64_t pins, uint32_t width) {
-    uint64_t slot = hotbed_index_find(index, range, key, width);
-    if (slot != HOTBED_SLOT_NONE) {
-        bool held = hotbed_tile_rank(width) == 0;
-        if (held && range.evicts == 0)
-            hotbed_index_touch_found(index, slot, rule, score, pins);
-        else if (held)
-            held = hotbed_index_touch(index, slot, key, rule, score, pins);
-        if (hotbed_tile_ballot(width, held) != 0) {
-            hotbed_index_result result = {slot, 0, 0, HOTBED_INDEX_FOUND};
-            return result;
-        }
-    }
-    return hotbed_index_place(index, range, key, hotbed_meta_new(score, pins), width);
-}
-
 /* One lane: make a claimed slot visible to finds. The row must have been written before, by this
  * thread or before a tile sync. */
 HOTBED_HD void hotbed_index_publish(hotbed_index_view index, uint64_t slot, uint64_t key) {

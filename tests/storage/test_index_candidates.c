@@ -3,8 +3,8 @@
  * They are functions of the key and the table's shape (storage/index/index_layout_core.h), the same at every tile width, so
  * one lane is enough here.
  */
-#include "storage/index/index_place_core.h"
 #include "storage/index/index_range.h"
+#include "tests/storage/index_claim.h"
 #include "tests/support/harness.h"
 
 #include <math.h>
@@ -33,7 +33,7 @@ static void candidates_are_distinct(hotbed_backend backend) {
                 seen[bucket] = true;
             }
             for (uint32_t b = 0; b < buckets; b++)
-                CHECK_EQ(hotbed_index_may_hold(range, key, b), seen[b]);
+                CHECK_EQ(index_may_hold(range, key, b), seen[b]);
         }
     }
 }
@@ -55,7 +55,7 @@ static void candidates_of_large_tables_are_distinct(hotbed_backend backend) {
         }
         seen[c.first] = true;
         for (uint32_t b = 0; b < buckets; b++)
-            CHECK_EQ(hotbed_index_may_hold(range, key, b), seen[b]);
+            CHECK_EQ(index_may_hold(range, key, b), seen[b]);
     }
 }
 
@@ -230,8 +230,8 @@ static void markers_may_not_be_stored(hotbed_backend backend) {
                 const uint64_t empty = hotbed_index_marker(range, of[b], false);
                 const uint64_t erased = hotbed_index_marker(range, of[b], true);
                 CHECK(empty != erased);
-                CHECK(!hotbed_index_may_hold(range, empty, of[b]));
-                CHECK(!hotbed_index_may_hold(range, erased, of[b]));
+                CHECK(!index_may_hold(range, empty, of[b]));
+                CHECK(!index_may_hold(range, erased, of[b]));
             }
         }
     }

@@ -10,6 +10,7 @@
 
 #include "storage/index/index_place_each_core.h"
 #include "storage/index/index_range.h"
+#include "tests/storage/index_claim.h"
 #include "tests/support/emulate.h"
 #include "tests/support/harness.h"
 
@@ -103,11 +104,11 @@ static void find_each(table *t) {
                                  : hotbed_index_find(t->view, t->ranges[lane], t->sought[lane], 1));
 }
 
-/* hotbed_index_claim(), but a new key is placed by one of the lanes. */
+/* index_claim(), but a new key is placed by one of the lanes. */
 static hotbed_index_result claim_by_lane(table *t) {
     const uint32_t lane = (uint32_t)(t->key >> 1) % t->width;
     if (hotbed_index_find(t->view, t->range, t->key, t->width) != HOTBED_SLOT_NONE)
-        return hotbed_index_claim(t->view, t->range, t->key, t->rule, t->score, t->pins, t->width);
+        return index_claim(t->view, t->range, t->key, t->rule, t->score, t->pins, t->width);
     hotbed_index_result result = hotbed_index_place_each_timed(
         t->view, t->range, t->key, hotbed_meta_new(t->score, t->pins),
         hotbed_tile_rank(t->width) == lane, t->width);
@@ -124,7 +125,7 @@ static void claim_lane(void *argument) {
     table *t = argument;
     hotbed_index_result result =
         t->key % 2 != 0
-            ? hotbed_index_claim(t->view, t->range, t->key, t->rule, t->score, t->pins, t->width)
+            ? index_claim(t->view, t->range, t->key, t->rule, t->score, t->pins, t->width)
             : claim_by_lane(t);
     if (hotbed_emulate_lane() == 0)
         t->result = result;
@@ -222,7 +223,7 @@ static void check_table(table *t) {
     for (uint64_t s = 0; s < (uint64_t)t->range.buckets * HOTBED_BUCKET_SLOTS; s++) {
         occupied += t->metas[s] != 0;
         uint32_t bucket = (uint32_t)(s / HOTBED_BUCKET_SLOTS);
-        CHECK_EQ(hotbed_index_may_hold(t->range, t->keys[s], bucket), t->metas[s] != 0);
+        CHECK_EQ(index_may_hold(t->range, t->keys[s], bucket), t->metas[s] != 0);
     }
     CHECK_EQ(occupied, there);
 }
@@ -396,8 +397,8 @@ static void lanes_search_in_tables_of_their_own(hotbed_backend backend) {
                     t->keys[hotbed_index_slot(ranges[r], b) + s] =
                         hotbed_index_marker(ranges[r], b, false);
             for (uint32_t i = 0; i < num_keys; i++) { /* the tables are full */
-                hotbed_index_result claimed = hotbed_index_claim(
-                    t->view, ranges[r], model[i].key, HOTBED_SCORE_ASSIGN, i, 0, 1);
+                hotbed_index_result claimed =
+                    index_claim(t->view, ranges[r], model[i].key, HOTBED_SCORE_ASSIGN, i, 0, 1);
                 uint64_t slot = claimed.slot;
                 if (slot != HOTBED_SLOT_NONE)
                     hotbed_index_publish(t->view, slot, model[i].key);
@@ -588,7 +589,7 @@ static void times_decide_between_equal_scores(hotbed_backend backend) {
             times[i] = hotbed_test_below(5);
         }
         for (uint32_t b = 0; b < range.buckets; b++) {
-            if (!hotbed_index_may_hold(range, newcomer, b))
+            if (!index_may_hold(range, newcomer, b))
                 continue;
             for (uint64_t i = hotbed_index_slot(range, b), n = 0; n < HOTBED_BUCKET_SLOTS;
                  i++, n++) {
@@ -861,7 +862,7 @@ static void run_two_tiles(two_tiles *b) {
 
 static void claim_one(two_tiles *b, uint32_t n, uint32_t width) {
     hotbed_index_result r =
-        hotbed_index_claim(b->t->view, b->t->range, b->keys[n], HOTBED_SCORE_ASSIGN, 2, 1, width);
+        index_claim(b->t->view, b->t->range, b->keys[n], HOTBED_SCORE_ASSIGN, 2, 1, width);
     CHECK(r.slot != HOTBED_SLOT_NONE);
     if (hotbed_tile_rank(width) != 0)
         return;

@@ -7,6 +7,7 @@
 
 #include "base/hash_core.h"
 #include "storage/index/index_range.h"
+#include "tests/storage/index_claim.h"
 #include "tests/storage/index_fixture.h"
 #include "tests/support/harness.h"
 
@@ -41,7 +42,7 @@ static uint64_t model_lowest(uint32_t table, uint64_t key, bool *free_slot) {
     uint64_t lowest = UINT64_MAX;
     *free_slot = false;
     for (uint32_t bucket = 0; bucket < range.buckets; bucket++) {
-        if (!hotbed_index_may_hold(range, key, bucket))
+        if (!index_may_hold(range, key, bucket))
             continue;
         for (uint64_t i = 0; i < HOTBED_BUCKET_SLOTS; i++) {
             const entry *e = &model[hotbed_index_slot(range, bucket) + i];
@@ -114,7 +115,7 @@ static void model_insert(index_fixture *b, hotbed_score_rule rule, bool with_pin
             CHECK(!e->live);
             *e = (entry){.key = h->keys[i], .live = true};
             e->score = ruled(HOTBED_SCORE_ASSIGN, 0, h->scores[i]);
-            CHECK(hotbed_index_may_hold(
+            CHECK(index_may_hold(
                 range, e->key, (uint32_t)(h->slots[i] / HOTBED_BUCKET_SLOTS - range.first_bucket)));
         }
         e->pins += with_pin ? 1 : 0;

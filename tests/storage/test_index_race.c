@@ -3,7 +3,7 @@
  * TSan checks the memory order.  A found key must have its row, which its thread wrote before it published the key;
  * after each run every key has a slot of its own.
  */
-#include "storage/index/index_place_core.h"
+#include "tests/storage/index_claim.h"
 #include "tests/support/harness.h"
 
 #include <pthread.h>
@@ -52,7 +52,7 @@ static void *claim_share(void *argument) {
     (void)pthread_barrier_wait(&started);
     for (uint32_t i = 0; i < s->count; i++) {
         uint32_t k = s->first + i * s->step;
-        hotbed_index_result r = hotbed_index_claim(
+        hotbed_index_result r = index_claim(
             shared.view, shared.range, all_keys[k], HOTBED_SCORE_ASSIGN, s->score, 1, 1);
         slots[k] = r.slot;
         if (r.outcome == HOTBED_INDEX_INSERTED || r.outcome == HOTBED_INDEX_EVICTED) {

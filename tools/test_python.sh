@@ -20,6 +20,7 @@ frameworks="lightning==2.6.6 accelerate==1.15.0 safetensors==0.8.0" # of python/
 notebook="nbclient ipykernel matplotlib" # installed later, into an environment that exists
 torchrecs="tensordict torchmetrics==1.0.3 tqdm pyre-extensions"
 datagen=build/host/examples/train/hotbed-datagen
+torchrec_case=build/host/tests/dist/torchrec_case
 
 environment() { # directory, requirements: created again if they change
     local folder=$1
@@ -60,6 +61,11 @@ ls -l build/python/dist
 tests "$main" build/python/dist/hotbed-*.whl python/tests
 (cd build/python && "$main/bin/python" "$root/bench/bench_module.py" --device cpu --scale 0.0002 --steps 20 --batches 4 \
     --forwards 1000)
+# Tests of the C library that CTest skips where its Python has no PyTorch or TorchRec.
+if [ -x $torchrec_case ]; then
+    "$main/bin/python" tests/dist/test_torchrec.py $torchrec_case
+    "$main/bin/python" tests/storage/test_dlpack_python.py build/host/libhotbed.so
+fi
 # Python's own allocations are no leaks of the library, and PyTorch reports tensors that are too large by itself.
 if [ -n "${HOTBED_PYTHON_ASAN:-}" ]; then
     (cd build/python && LD_PRELOAD=$(gcc -print-file-name=libasan.so):$(gcc -print-file-name=libubsan.so) \

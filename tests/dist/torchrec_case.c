@@ -217,14 +217,12 @@ static void move_rows(
     }
 }
 
-/* Write the result of input_dist: keys, and the offsets of features, or of the bags of all ranks. */
+/* Write the result of input_dist of sequences: keys, and the offsets of features, or of tables after dedup. */
 static void write_received(
     const torchrec_case *c, const world_rank *me, const hotbed_sharded_context *context,
     uint32_t step, FILE *to) {
     const hotbed_batch got = hotbed_step_part(context, &context->members[0], 0)->batch;
-    uint64_t starts = c->dedup != 0 && c->pooled == 0 ? c->tables : c->features;
-    if (c->pooled != 0)
-        starts *= (uint64_t)me->size * c->max_samples;
+    uint64_t starts = c->dedup != 0 ? c->tables : c->features;
     uint64_t *offsets = take(starts + 1, sizeof *offsets);
     CHECK_OK(hotbed_copy(offsets, got.offsets, (starts + 1) * sizeof *offsets, me->stream));
     CHECK_OK(hotbed_stream_sync(me->stream));
@@ -260,7 +258,8 @@ static void run_step(
     CHECK_OK(hotbed_sharded_input_dist(context, &kjt, me->stream));
     CHECK_OK(hotbed_sharded_wait_splits(context, me->stream));
     CHECK_OK(hotbed_sharded_wait_input(context, me->stream));
-    write_received(c, me, context, step, to);
+    if (c->pooled == 0)
+        write_received(c, me, context, step, to);
     CHECK_OK(hotbed_sharded_compute(context, 0, me->stream));
     CHECK_OK(hotbed_sharded_output_dist(context, 0, me->stream));
     CHECK_OK(hotbed_sharded_wait_output(context, 0, output.device.data, 0, me->stream));

@@ -31,7 +31,7 @@ hotbed_status hotbed_host_launch(
 #define HOTBED_HOST_EACH(body, call)                                                               \
     static void body(const void *args, uint64_t begin, uint64_t end) {                             \
         for (uint64_t i = begin; i < end; i++)                                                     \
-            call;                                                                                  \
+            (call);                                                                                \
     }
 
 /* Number of threads that run a body, including the stream's worker thread: the value of

@@ -289,8 +289,9 @@ static hotbed_status lay_out(h5_export *e, hotbed_h5_image *image) {
     }
     if (image->metadata != NULL)
         return HOTBED_OK;
+    bytes /= 2;
     return hotbed_fail_bound(
-        HOTBED_ERR_UNSUPPORTED, bytes / 2, "HDF5 metadata is over %zu bytes", bytes / 2);
+        HOTBED_ERR_UNSUPPORTED, bytes, "HDF5 metadata is over %zu bytes", bytes);
 }
 
 static hotbed_status write_h5(

@@ -260,9 +260,10 @@ hotbed_status hotbed_layout_shard(hotbed_manifest *m, uint32_t number, void **me
         *metadata = image.metadata;
         return HOTBED_OK;
     }
+    bytes /= 2;
     return hotbed_fail_bound(
-        HOTBED_ERR_UNSUPPORTED, bytes / 2, "HDF5 metadata of %" PRIu32 " tables is over %zu bytes",
-        m->num_tables, bytes / 2);
+        HOTBED_ERR_UNSUPPORTED, bytes, "HDF5 metadata of %" PRIu32 " tables is over %zu bytes",
+        m->num_tables, bytes);
 }
 
 void hotbed_layout_writer(char name[64]) {

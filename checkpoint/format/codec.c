@@ -79,8 +79,10 @@ bool hotbed_codec_optional(hotbed_codec *c, const char *text, bool there) {
     return there;
 }
 
-void hotbed_codec_number(hotbed_codec *c, uint64_t *value, uint64_t least, uint64_t most) {
+void hotbed_codec_number(
+    hotbed_codec *c, const char *before, uint64_t *value, uint64_t least, uint64_t most) {
     char text[64];
+    hotbed_codec_literal(c, before);
     if (c->writing) {
         snprintf(text, sizeof text, "%" PRIu64, *value);
         print(c, text);
@@ -107,15 +109,17 @@ void hotbed_codec_number(hotbed_codec *c, uint64_t *value, uint64_t least, uint6
     *value = read;
 }
 
-void hotbed_codec_number32(hotbed_codec *c, uint32_t *value, uint32_t least, uint32_t most) {
+void hotbed_codec_number32(
+    hotbed_codec *c, const char *before, uint32_t *value, uint32_t least, uint32_t most) {
     uint64_t wide = *value;
-    hotbed_codec_number(c, &wide, least, most);
+    hotbed_codec_number(c, before, &wide, least, most);
     if (c->status == HOTBED_OK)
         *value = (uint32_t)wide;
 }
 
 /* Read exactly `digits` lower-case hexadecimal digits. */
-static void hex(hotbed_codec *c, uint64_t *value, int digits) {
+static void hex(hotbed_codec *c, const char *before, uint64_t *value, int digits) {
+    hotbed_codec_literal(c, before);
     if (c->writing) {
         char text[24];
         snprintf(text, sizeof text, "%0*" PRIx64, digits, *value);
@@ -139,21 +143,21 @@ static void hex(hotbed_codec *c, uint64_t *value, int digits) {
     *value = read;
 }
 
-void hotbed_codec_digest(hotbed_codec *c, hotbed_digest *value) {
-    hex(c, &value->high, 16);
-    hex(c, &value->low, 16);
+void hotbed_codec_digest(hotbed_codec *c, const char *before, hotbed_digest *value) {
+    hex(c, before, &value->high, 16);
+    hex(c, "", &value->low, 16);
 }
 
-void hotbed_codec_float(hotbed_codec *c, float *value) {
+void hotbed_codec_float(hotbed_codec *c, const char *before, float *value) {
     uint64_t bits = hotbed_float_bits(*value);
-    hex(c, &bits, 8);
+    hex(c, before, &bits, 8);
     *value = hotbed_bits_float((uint32_t)bits);
 }
 
-void hotbed_codec_double(hotbed_codec *c, double *value) {
+void hotbed_codec_double(hotbed_codec *c, const char *before, double *value) {
     uint64_t bits;
     memcpy(&bits, value, sizeof bits);
-    hex(c, &bits, 16);
+    hex(c, before, &bits, 16);
     memcpy(value, &bits, sizeof bits);
 }
 
@@ -163,7 +167,8 @@ static bool name_character(char d) {
            d == '.' || d == '-';
 }
 
-void hotbed_codec_name(hotbed_codec *c, char value[HOTBED_CODEC_NAME_BYTES]) {
+void hotbed_codec_name(hotbed_codec *c, const char *before, char value[HOTBED_CODEC_NAME_BYTES]) {
+    hotbed_codec_literal(c, before);
     if (c->writing) {
         print(c, value);
         return;
@@ -189,11 +194,13 @@ bool hotbed_codec_is_name(const char *text) {
     return n > 0 && n < HOTBED_CODEC_NAME_BYTES && text[n] == '\0';
 }
 
-void hotbed_codec_choice(
-    hotbed_codec *c, uint32_t *value, const char *const *words, uint32_t num_words) {
+uint32_t hotbed_codec_choice(
+    hotbed_codec *c, const char *before, uint32_t value, const char *const *words,
+    uint32_t num_words) {
+    hotbed_codec_literal(c, before);
     if (c->writing) {
-        print(c, words[*value]);
-        return;
+        print(c, words[value]);
+        return value;
     }
     for (uint32_t i = 0; c->status == HOTBED_OK && i < num_words; i++) {
         size_t n = strlen(words[i]);
@@ -201,9 +208,9 @@ void hotbed_codec_choice(
         if ((size_t)(c->end - c->at) > n && memcmp(c->at, words[i], n) == 0 &&
             !name_character(c->at[n])) {
             c->at += n;
-            *value = i;
-            return;
+            return i;
         }
     }
     hotbed_codec_expected(c, "a known word");
+    return value;
 }

@@ -31,22 +31,28 @@ void hotbed_codec_literal(hotbed_codec *codec, const char *text);
  * there. */
 bool hotbed_codec_optional(hotbed_codec *codec, const char *text, bool there);
 
-/* Print or read a decimal number in [least, most], without leading zeros. */
-void hotbed_codec_number(hotbed_codec *codec, uint64_t *value, uint64_t least, uint64_t most);
-void hotbed_codec_number32(hotbed_codec *codec, uint32_t *value, uint32_t least, uint32_t most);
+/* The functions of fields begin with the fixed text before the field, `before`.
+ *
+ * Print or read a decimal number in [least, most], without leading zeros. */
+void hotbed_codec_number(
+    hotbed_codec *codec, const char *before, uint64_t *value, uint64_t least, uint64_t most);
+void hotbed_codec_number32(
+    hotbed_codec *codec, const char *before, uint32_t *value, uint32_t least, uint32_t most);
 
-void hotbed_codec_digest(hotbed_codec *codec, hotbed_digest *value);
+void hotbed_codec_digest(hotbed_codec *codec, const char *before, hotbed_digest *value);
 
 /* Print or read a float as its bits, which is exact and independent of the locale. */
-void hotbed_codec_float(hotbed_codec *codec, float *value);
-void hotbed_codec_double(hotbed_codec *codec, double *value);
+void hotbed_codec_float(hotbed_codec *codec, const char *before, float *value);
+void hotbed_codec_double(hotbed_codec *codec, const char *before, double *value);
 
 /* Print or read a name: 1 to 63 characters of [A-Za-z0-9_.-]. */
-void hotbed_codec_name(hotbed_codec *codec, char value[HOTBED_CODEC_NAME_BYTES]);
+void hotbed_codec_name(
+    hotbed_codec *codec, const char *before, char value[HOTBED_CODEC_NAME_BYTES]);
 
 /* Whether a text is such a name. */
 bool hotbed_codec_is_name(const char *text);
 
-/* Print or read one of the words. *value is its index. */
-void hotbed_codec_choice(
-    hotbed_codec *codec, uint32_t *value, const char *const *words, uint32_t num_words);
+/* Print or read one of the words. Returns its index, or `value` if none is read. */
+uint32_t hotbed_codec_choice(
+    hotbed_codec *codec, const char *before, uint32_t value, const char *const *words,
+    uint32_t num_words);

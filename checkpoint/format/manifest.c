@@ -48,43 +48,31 @@ typedef struct scope {
 
 static void describe_head(hotbed_codec *c, hotbed_manifest *m, const scope *s) {
     char written[48];
-    uint32_t increment = m->increment ? 1 : 0;
     uint64_t block = m->block_bytes;
     snprintf(
         written, sizeof written, "hotbed-%s %d\nid ", s->whole ? "checkpoint" : "shard",
         HOTBED_FORMAT);
-    hotbed_codec_literal(c, written);
-    hotbed_codec_digest(c, &m->id);
-    hotbed_codec_literal(c, " kind ");
-    hotbed_codec_choice(c, &increment, full_words, 2);
-    m->increment = increment == 1;
-    hotbed_codec_literal(c, " step ");
-    hotbed_codec_number(c, &m->step, 0, UINT64_MAX);
-    hotbed_codec_literal(c, " created ");
-    hotbed_codec_number(c, &m->created_ns, 0, UINT64_MAX);
-    hotbed_codec_literal(c, "\nwriter ");
-    hotbed_codec_name(c, m->writer);
-    hotbed_codec_literal(c, "\nparent ");
+    hotbed_codec_digest(c, written, &m->id);
+    m->increment = hotbed_codec_choice(c, " kind ", m->increment, full_words, 2) == 1;
+    hotbed_codec_number(c, " step ", &m->step, 0, UINT64_MAX);
+    hotbed_codec_number(c, " created ", &m->created_ns, 0, UINT64_MAX);
+    hotbed_codec_name(c, "\nwriter ", m->writer);
     if (m->increment) {
-        hotbed_codec_digest(c, &m->parent);
-        hotbed_codec_literal(c, " ");
-        hotbed_codec_digest(c, &m->parent_digest);
+        hotbed_codec_digest(c, "\nparent ", &m->parent);
+        hotbed_codec_digest(c, " ", &m->parent_digest);
     } else {
-        hotbed_codec_literal(c, "- -");
+        hotbed_codec_literal(c, "\nparent - -");
     }
-    hotbed_codec_literal(c, "\nworld ");
-    hotbed_codec_number32(c, &m->world, 1, HOTBED_WORLD_MAX);
-    hotbed_codec_literal(c, " block ");
-    hotbed_codec_number(c, &block, HOTBED_BLOCK_BYTES_LEAST, HOTBED_BLOCK_BYTES_MOST);
+    hotbed_codec_number32(c, "\nworld ", &m->world, 1, HOTBED_WORLD_MAX);
+    hotbed_codec_number(c, " block ", &block, HOTBED_BLOCK_BYTES_LEAST, HOTBED_BLOCK_BYTES_MOST);
     if ((block & (block - 1)) != 0)
         hotbed_codec_expected(c, "a power of two");
     m->block_bytes = (uint32_t)block;
-    hotbed_codec_literal(c, " digest xxh3_128\nstorages ");
-    hotbed_codec_number32(c, &m->num_storages, 1, HOTBED_STORAGES_MAX);
-    hotbed_codec_literal(c, " tables ");
-    hotbed_codec_number32(c, &m->num_tables, 1, TABLES_MAX);
-    hotbed_codec_literal(c, " blobs ");
-    hotbed_codec_number32(c, &m->num_blobs, 0, s->whole || s->first == 0 ? HOTBED_BLOBS_MAX : 0);
+    hotbed_codec_number32(
+        c, " digest xxh3_128\nstorages ", &m->num_storages, 1, HOTBED_STORAGES_MAX);
+    hotbed_codec_number32(c, " tables ", &m->num_tables, 1, TABLES_MAX);
+    hotbed_codec_number32(
+        c, " blobs ", &m->num_blobs, 0, s->whole || s->first == 0 ? HOTBED_BLOBS_MAX : 0);
     hotbed_codec_literal(c, "\n");
 }
 
@@ -100,86 +88,72 @@ static void describe_parameters(hotbed_codec *c, hotbed_optimizer *o) {
         char word[48];
         snprintf(word, sizeof word, " %s ", p->name);
         float value = hotbed_optimizer_value(o, p);
-        if ((HOTBED_USES_IN_EVERY_LINE >> i & 1U) != 0)
-            hotbed_codec_literal(c, word);
-        else if (!hotbed_codec_optional(c, word, value != 0.0F))
+        const bool always = (HOTBED_USES_IN_EVERY_LINE >> i & 1U) != 0;
+        if (!always && !hotbed_codec_optional(c, word, value != 0.0F))
             continue;
-        hotbed_codec_float(c, &value);
-        if (value == 0.0F && (HOTBED_USES_IN_EVERY_LINE >> i & 1U) == 0)
+        hotbed_codec_float(c, always ? word : "", &value);
+        if (value == 0.0F && !always)
             hotbed_codec_expected(c, "another value than 0");
         hotbed_optimizer_set(o, p, value);
     }
 }
 
 static void describe_storage(hotbed_codec *c, hotbed_manifest_storage *m) {
-    uint32_t key = (uint32_t)m->key_type - HOTBED_KEY_I64, pooling = (uint32_t)m->pooling;
-    hotbed_codec_literal(c, "storage ");
-    hotbed_codec_name(c, m->name);
-    hotbed_codec_literal(c, " pooling ");
-    hotbed_codec_choice(c, &pooling, pooling_words, 3);
-    m->pooling = (hotbed_pooling)pooling;
-    hotbed_codec_literal(c, " key ");
-    hotbed_codec_choice(c, &key, key_words, 2);
-    m->key_type = (hotbed_key_type)(key + HOTBED_KEY_I64);
-    hotbed_codec_literal(c, " seed ");
-    hotbed_codec_number(c, &m->seed, 0, UINT64_MAX);
+    const uint32_t key = (uint32_t)m->key_type - HOTBED_KEY_I64;
+    hotbed_codec_name(c, "storage ", m->name);
+    m->pooling =
+        (hotbed_pooling)hotbed_codec_choice(c, " pooling ", (uint32_t)m->pooling, pooling_words, 3);
+    m->key_type =
+        (hotbed_key_type)(hotbed_codec_choice(c, " key ", key, key_words, 2) + HOTBED_KEY_I64);
+    hotbed_codec_number(c, " seed ", &m->seed, 0, UINT64_MAX);
 
-    uint32_t kind = (uint32_t)m->optimizer.kind;
-    hotbed_codec_literal(c, "\noptimizer ");
-    hotbed_codec_choice(c, &kind, optimizer_words, HOTBED_OPT_LAST + 1);
     m->optimizer.size = sizeof m->optimizer;
-    m->optimizer.kind = (hotbed_optimizer_kind)kind;
+    m->optimizer.kind = (hotbed_optimizer_kind)hotbed_codec_choice(
+        c, "\noptimizer ", (uint32_t)m->optimizer.kind, optimizer_words, HOTBED_OPT_LAST + 1);
     describe_parameters(c, &m->optimizer);
 
     m->state.size = sizeof m->state;
-    hotbed_codec_literal(c, "\nstate optimizer_steps ");
-    hotbed_codec_number(c, &m->state.optimizer_steps, 0, UINT64_MAX);
-    hotbed_codec_literal(c, " clock ");
-    hotbed_codec_number(c, &m->state.clock, 0, UINT64_MAX);
-    hotbed_codec_literal(c, " beta1_power ");
-    hotbed_codec_double(c, &m->state.beta1_power);
-    hotbed_codec_literal(c, " beta2_power ");
-    hotbed_codec_double(c, &m->state.beta2_power);
-    hotbed_codec_literal(c, " learning_rate ");
-    hotbed_codec_float(c, &m->state.learning_rate);
-    hotbed_codec_literal(c, " time ");
-    hotbed_codec_number(c, &m->state.time, 0, UINT64_MAX);
+    hotbed_codec_number(c, "\nstate optimizer_steps ", &m->state.optimizer_steps, 0, UINT64_MAX);
+    hotbed_codec_number(c, " clock ", &m->state.clock, 0, UINT64_MAX);
+    hotbed_codec_double(c, " beta1_power ", &m->state.beta1_power);
+    hotbed_codec_double(c, " beta2_power ", &m->state.beta2_power);
+    hotbed_codec_float(c, " learning_rate ", &m->state.learning_rate);
+    hotbed_codec_number(c, " time ", &m->state.time, 0, UINT64_MAX);
     hotbed_codec_literal(c, "\n");
 }
 
 static void describe_extent(hotbed_codec *c, hotbed_extent *extent) {
-    hotbed_codec_literal(c, " off ");
-    hotbed_codec_number(c, &extent->offset, 0, BYTES_MAX);
-    hotbed_codec_literal(c, " len ");
-    hotbed_codec_number(c, &extent->bytes, 0, BYTES_MAX);
-    hotbed_codec_literal(c, " root ");
-    hotbed_codec_digest(c, &extent->root);
+    hotbed_codec_number(c, " off ", &extent->offset, 0, BYTES_MAX);
+    hotbed_codec_number(c, " len ", &extent->bytes, 0, BYTES_MAX);
+    hotbed_codec_digest(c, " root ", &extent->root);
     hotbed_codec_literal(c, "\n");
 }
 
 /* Print or check the number of the shard that a line describes, which the line's position
  * determines. */
-static void shard_number(hotbed_codec *c, uint32_t shard) {
+static void shard_number(hotbed_codec *c, const char *word, uint32_t shard) {
     uint64_t value = shard;
-    hotbed_codec_number(c, &value, shard, shard);
+    hotbed_codec_number(c, word, &value, shard, shard);
+}
+
+/* The same of a line that begins with a word and the name of a table. */
+static void part_number(
+    hotbed_codec *c, const char *word, const hotbed_manifest_table *table, uint32_t shard) {
+    hotbed_codec_literal(c, word);
+    hotbed_codec_literal(c, table->name);
+    shard_number(c, " ", shard);
 }
 
 static void describe_shard(hotbed_codec *c, hotbed_manifest *m, uint32_t number_of) {
     hotbed_manifest_shard *shard = &m->shards[number_of];
-    hotbed_codec_literal(c, "shard ");
-    shard_number(c, number_of);
-    hotbed_codec_literal(c, " size ");
-    hotbed_codec_number(c, &shard->bytes, 1, BYTES_MAX);
-    hotbed_codec_literal(c, " meta ");
-    hotbed_codec_number(c, &shard->metadata_bytes, 1, shard->bytes);
-    hotbed_codec_literal(c, " root ");
-    hotbed_codec_digest(c, &shard->metadata);
-    hotbed_codec_literal(c, "\nblocks ");
-    shard_number(c, number_of);
+    shard_number(c, "shard ", number_of);
+    hotbed_codec_number(c, " size ", &shard->bytes, 1, BYTES_MAX);
+    hotbed_codec_number(c, " meta ", &shard->metadata_bytes, 1, shard->bytes);
+    hotbed_codec_digest(c, " root ", &shard->metadata);
+    shard_number(c, "\nblocks ", number_of);
     describe_extent(c, &shard->blocks);
     for (uint32_t i = 0; number_of == 0 && i < m->num_blobs && c->status == HOTBED_OK; i++) {
-        hotbed_codec_literal(c, "blob ");
-        hotbed_codec_name(c, m->blobs[i].name);
+        hotbed_codec_name(c, "blob ", m->blobs[i].name);
         describe_extent(c, &m->blobs[i].extent);
     }
 }
@@ -187,32 +161,20 @@ static void describe_shard(hotbed_codec *c, hotbed_manifest *m, uint32_t number_
 static void describe_part(
     hotbed_codec *c, hotbed_manifest *m, hotbed_manifest_table *table, hotbed_manifest_part *part,
     uint32_t shard) {
-    hotbed_codec_literal(c, "part ");
-    hotbed_codec_literal(c, table->name);
-    hotbed_codec_literal(c, " ");
-    shard_number(c, shard);
-    hotbed_codec_literal(c, " rows ");
-    hotbed_codec_number(c, &part->rows, 0, table->rows);
-    hotbed_codec_literal(c, " first ");
-    hotbed_codec_number(c, &part->first_row, 0, table->rows);
+    part_number(c, "part ", table, shard);
+    hotbed_codec_number(c, " rows ", &part->rows, 0, table->rows);
+    hotbed_codec_number(c, " first ", &part->first_row, 0, table->rows);
     const bool hash = table->kind == HOTBED_TABLE_HASH;
     const uint64_t most = hash ? hotbed_manifest_range(table) : ROWS_MAX;
-    hotbed_codec_literal(c, " buckets ");
-    hotbed_codec_number(c, &part->first, 0, most);
-    hotbed_codec_literal(c, " ");
-    hotbed_codec_number(c, &part->end, part->first, most);
-    hotbed_codec_literal(c, " counted ");
-    hotbed_codec_number(c, &part->counted, 0, hash ? ROWS_MAX : 0);
-    hotbed_codec_literal(c, " erased ");
-    hotbed_codec_number(c, &part->erased, 0, m->increment && hash ? ROWS_MAX : 0);
+    hotbed_codec_number(c, " buckets ", &part->first, 0, most);
+    hotbed_codec_number(c, " ", &part->end, part->first, most);
+    hotbed_codec_number(c, " counted ", &part->counted, 0, hash ? ROWS_MAX : 0);
+    hotbed_codec_number(c, " erased ", &part->erased, 0, m->increment && hash ? ROWS_MAX : 0);
     hotbed_codec_literal(c, "\n");
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
         if (!hotbed_manifest_has(m, table, i))
             continue;
-        hotbed_codec_literal(c, "extent ");
-        hotbed_codec_literal(c, table->name);
-        hotbed_codec_literal(c, " ");
-        shard_number(c, shard);
+        part_number(c, "extent ", table, shard);
         hotbed_codec_literal(c, " ");
         hotbed_codec_literal(
             c, hotbed_manifest_column_name(hotbed_manifest_optimizer(m, table), i));
@@ -221,35 +183,26 @@ static void describe_part(
 }
 
 static void describe_route(hotbed_codec *c, hotbed_manifest_table *table) {
-    hotbed_codec_literal(c, " route ");
-    hotbed_codec_choice(c, &table->route, route_words, 4);
+    table->route = hotbed_codec_choice(c, " route ", table->route, route_words, 4);
     bool numbered =
         table->route == HOTBED_ROUTE_CONTINUOUS + 1 ||
         (table->kind == HOTBED_TABLE_STATIC && table->route == HOTBED_ROUTE_ROUND_ROBIN + 1);
-    hotbed_codec_literal(c, " ");
-    hotbed_codec_number(c, &table->route_rows, 0, numbered ? UINT64_MAX : 0);
+    hotbed_codec_number(c, " ", &table->route_rows, 0, numbered ? UINT64_MAX : 0);
 }
 
 static void describe_hash(hotbed_codec *c, hotbed_manifest_table *table) {
-    uint32_t spread = (uint32_t)table->spread, times = table->times ? 1 : 0;
-    hotbed_codec_literal(c, " keys ");
-    hotbed_codec_number(c, &table->keys, table->rows, ROWS_MAX);
-    hotbed_codec_literal(c, " bucket_bits ");
-    hotbed_codec_number32(c, &table->bucket_bits, 0, HOTBED_BUCKET_BITS_MAX);
+    hotbed_codec_number(c, " keys ", &table->keys, table->rows, ROWS_MAX);
+    hotbed_codec_number32(c, " bucket_bits ", &table->bucket_bits, 0, HOTBED_BUCKET_BITS_MAX);
     hotbed_codec_literal(c, " hash fmix64 order bucket,key");
-    hotbed_codec_literal(c, " spread ");
-    hotbed_codec_choice(c, &spread, spread_words, 2);
-    table->spread = (hotbed_spread)spread;
+    table->spread =
+        (hotbed_spread)hotbed_codec_choice(c, " spread ", (uint32_t)table->spread, spread_words, 2);
     describe_route(c, table);
-    hotbed_codec_literal(c, " times ");
-    hotbed_codec_choice(c, &times, times_words, 2);
-    table->times = times == 1;
+    table->times = hotbed_codec_choice(c, " times ", table->times, times_words, 2) == 1;
     hotbed_codec_literal(c, "\n");
 }
 
 static void describe_static(hotbed_codec *c, hotbed_manifest_table *table) {
-    hotbed_codec_literal(c, " order row of ");
-    hotbed_codec_number(c, &table->capacity, table->rows, ROWS_MAX);
+    hotbed_codec_number(c, " order row of ", &table->capacity, table->rows, ROWS_MAX);
     describe_route(c, table);
     hotbed_codec_literal(c, "\n");
 }
@@ -269,23 +222,16 @@ static void describe_states(hotbed_codec *c, hotbed_manifest *m, hotbed_manifest
 static void describe_table(
     hotbed_codec *c, hotbed_manifest *m, uint32_t number_of, const scope *s) {
     hotbed_manifest_table *table = &m->tables[number_of];
-    uint32_t kind = (uint32_t)table->kind;
-    uint32_t dtype = (uint32_t)table->dtype - HOTBED_F32;
-    hotbed_codec_literal(c, "table ");
-    hotbed_codec_name(c, table->name);
-    hotbed_codec_literal(c, " storage ");
-    hotbed_codec_number32(c, &table->storage, 0, m->num_storages - 1);
-    hotbed_codec_literal(c, " kind ");
-    hotbed_codec_choice(c, &kind, kind_words, 2);
-    table->kind = (hotbed_table_kind)kind;
-    hotbed_codec_literal(c, " dim ");
-    hotbed_codec_number32(c, &table->dim, 1, DIM_MAX);
-    hotbed_codec_literal(c, " value ");
-    hotbed_codec_choice(c, &dtype, dtype_words, HOTBED_DTYPE_LAST);
-    table->dtype = (hotbed_dtype)(dtype + HOTBED_F32);
+    const uint32_t dtype = (uint32_t)table->dtype - HOTBED_F32;
+    hotbed_codec_name(c, "table ", table->name);
+    hotbed_codec_number32(c, " storage ", &table->storage, 0, m->num_storages - 1);
+    table->kind =
+        (hotbed_table_kind)hotbed_codec_choice(c, " kind ", (uint32_t)table->kind, kind_words, 2);
+    hotbed_codec_number32(c, " dim ", &table->dim, 1, DIM_MAX);
+    table->dtype =
+        (hotbed_dtype)(hotbed_codec_choice(c, " value ", dtype, dtype_words, HOTBED_DTYPE_LAST) + HOTBED_F32);
     describe_states(c, m, table);
-    hotbed_codec_literal(c, " rows ");
-    hotbed_codec_number(c, &table->rows, 0, ROWS_MAX);
+    hotbed_codec_number(c, " rows ", &table->rows, 0, ROWS_MAX);
     if (table->kind == HOTBED_TABLE_HASH)
         describe_hash(c, table);
     else
@@ -294,8 +240,7 @@ static void describe_table(
         describe_part(c, m, table, &m->parts[(uint64_t)number_of * m->world + shard], shard);
     hotbed_codec_literal(c, "content ");
     hotbed_codec_literal(c, table->name);
-    hotbed_codec_literal(c, " ");
-    hotbed_codec_digest(c, &table->content);
+    hotbed_codec_digest(c, " ", &table->content);
     hotbed_codec_literal(c, "\n");
 }
 
@@ -332,10 +277,8 @@ static void describe(hotbed_codec *c, hotbed_manifest *m, scope s) {
     for (uint32_t i = s.first; c->status == HOTBED_OK && i < s.end; i++)
         describe_shard(c, m, i);
     if (s.whole) {
-        hotbed_codec_literal(c, "index size ");
-        hotbed_codec_number(c, &m->index_bytes, 1, BYTES_MAX);
-        hotbed_codec_literal(c, " root ");
-        hotbed_codec_digest(c, &m->index);
+        hotbed_codec_number(c, "index size ", &m->index_bytes, 1, BYTES_MAX);
+        hotbed_codec_digest(c, " root ", &m->index);
         hotbed_codec_literal(c, "\n");
     }
     for (uint32_t i = 0; c->status == HOTBED_OK && i < m->num_tables; i++)
@@ -416,8 +359,7 @@ hotbed_status hotbed_manifest_print_shard(
 static void check_version(hotbed_codec *c) {
     hotbed_codec ahead = *c;
     uint32_t format = 0;
-    hotbed_codec_literal(&ahead, "hotbed-checkpoint ");
-    hotbed_codec_number32(&ahead, &format, 0, UINT32_MAX);
+    hotbed_codec_number32(&ahead, "hotbed-checkpoint ", &format, 0, UINT32_MAX);
     if (ahead.status == HOTBED_OK && format > HOTBED_FORMAT)
         ahead.status = hotbed_fail_path_limit(
             HOTBED_ERR_UNSUPPORTED, c->name, "format", format, HOTBED_FORMAT,
@@ -440,8 +382,7 @@ static hotbed_status open_text(
     hotbed_codec end = {
         .name = name_of, .at = text + bytes - END_BYTES, .end = text + bytes, .line = 1};
     hotbed_digest right = hotbed_digest_of(text, bytes - END_BYTES), found = {0};
-    hotbed_codec_literal(&end, "end ");
-    hotbed_codec_digest(&end, &found);
+    hotbed_codec_digest(&end, "end ", &found);
     hotbed_codec_literal(&end, "\n");
     if (end.status != HOTBED_OK || !hotbed_digest_equal(right, found)) {
         char expect[HOTBED_DIGEST_DIGITS + 1];
@@ -479,14 +420,22 @@ hotbed_status hotbed_manifest_parse(
 
 /* --- putting shards together --------------------------------------------------------------------------- */
 
-static hotbed_status differs(
-    const char *what, const char *table, uint64_t found, uint32_t shard, uint64_t right) {
-    return hotbed_error_rank(
-        hotbed_fail_table_limit(
-            HOTBED_ERR_STATE, table, NULL, found, right,
-            "%s%s%s is %" PRIu64 " at rank %" PRIu32 ", %" PRIu64 " at rank 0", table,
-            table[0] == '\0' ? "" : ": ", what, found, shard, right),
-        shard);
+/* A value at two ranks. */
+typedef struct pair {
+    const char *what;
+    uint64_t found, right; /* at the rank of a shard, and at rank 0 */
+} pair;
+
+static hotbed_status same_values(const char *table, size_t n, const pair *values, uint32_t shard) {
+    for (const pair *v = values; v < values + n; v++)
+        if (v->found != v->right)
+            return hotbed_error_rank(
+                hotbed_fail_table_limit(
+                    HOTBED_ERR_STATE, table, NULL, v->found, v->right,
+                    "%s%s%s is %" PRIu64 " at rank %" PRIu32 ", %" PRIu64 " at rank 0", table,
+                    table[0] == '\0' ? "" : ": ", v->what, v->found, shard, v->right),
+                shard);
+    return HOTBED_OK;
 }
 
 static hotbed_status same_table(
@@ -497,25 +446,18 @@ static hotbed_status same_table(
                 HOTBED_ERR_STATE, b->name, "rank %" PRIu32 " has table '%s' where rank 0 has '%s'",
                 shard, a->name, b->name),
             shard);
-    if (a->kind != b->kind)
-        return differs("the kind", a->name, a->kind, shard, b->kind);
-    if (a->dtype != b->dtype)
-        return differs("the dtype", a->name, a->dtype, shard, b->dtype);
-    if (a->state_dtype != b->state_dtype)
-        return differs("state_dtype", a->name, a->state_dtype, shard, b->state_dtype);
-    if (a->dim != b->dim)
-        return differs("dim", a->name, a->dim, shard, b->dim);
-    if (a->storage != b->storage)
-        return differs("the storage", a->name, a->storage, shard, b->storage);
-    if (a->route != b->route)
-        return differs("the route", a->name, a->route, shard, b->route);
-    if (a->route_rows != b->route_rows)
-        return differs("the route's rows", a->name, a->route_rows, shard, b->route_rows);
-    if (a->times != b->times)
-        return differs("whether it has times", a->name, a->times, shard, b->times);
-    if (a->bucket_bits != b->bucket_bits)
-        return differs("bucket_bits", a->name, a->bucket_bits, shard, b->bucket_bits);
-    return HOTBED_OK;
+    const pair values[] = {
+        {"the kind", a->kind, b->kind},
+        {"the dtype", a->dtype, b->dtype},
+        {"state_dtype", a->state_dtype, b->state_dtype},
+        {"dim", a->dim, b->dim},
+        {"the storage", a->storage, b->storage},
+        {"the route", a->route, b->route},
+        {"the route's rows", a->route_rows, b->route_rows},
+        {"whether it has times", a->times, b->times},
+        {"bucket_bits", a->bucket_bits, b->bucket_bits},
+    };
+    return same_values(a->name, sizeof values / sizeof *values, values, shard);
 }
 
 bool hotbed_manifest_same_arguments(const hotbed_optimizer *a, const hotbed_optimizer *b) {
@@ -534,16 +476,16 @@ static hotbed_status same_storage(
         return hotbed_fail_rank(
             HOTBED_ERR_STATE, shard, "rank %" PRIu32 " has storage '%s' where rank 0 has '%s'",
             shard, a->name, b->name);
-    if (a->key_type != b->key_type)
-        return differs("the key type", "", a->key_type, shard, b->key_type);
-    if (a->optimizer.kind != b->optimizer.kind)
-        return differs("the kind of optimizer", "", a->optimizer.kind, shard, b->optimizer.kind);
+    const pair values[] = {
+        {"the key type", a->key_type, b->key_type},
+        {"the kind of optimizer", a->optimizer.kind, b->optimizer.kind},
+        {"the seed", a->seed, b->seed},
+    };
+    HOTBED_TRY(same_values("", sizeof values / sizeof *values, values, shard));
     if (!hotbed_manifest_same_arguments(&a->optimizer, &b->optimizer))
         return hotbed_fail_rank(
             HOTBED_ERR_STATE, shard,
             "the optimizer's arguments at rank %" PRIu32 " differ from rank 0", shard);
-    if (a->seed != b->seed)
-        return differs("the seed", "", a->seed, shard, b->seed);
     return HOTBED_OK;
 }
 
@@ -556,17 +498,14 @@ static hotbed_status same_head(const hotbed_manifest *a, const hotbed_manifest *
         !hotbed_digest_equal(a->parent_digest, b->parent_digest))
         return hotbed_fail_rank(
             HOTBED_ERR_STATE, shard, "rank %" PRIu32 " has another parent than rank 0", shard);
-    if (a->world != b->world)
-        return differs("world", "", a->world, shard, b->world);
-    if (a->step != b->step)
-        return differs("step", "", a->step, shard, b->step);
-    if (a->num_storages != b->num_storages)
-        return differs("the number of storages", "", a->num_storages, shard, b->num_storages);
-    if (a->num_tables != b->num_tables)
-        return differs("the number of tables", "", a->num_tables, shard, b->num_tables);
-    if (a->block_bytes != b->block_bytes)
-        return differs("block", "", a->block_bytes, shard, b->block_bytes);
-    return HOTBED_OK;
+    const pair values[] = {
+        {"world", a->world, b->world},
+        {"step", a->step, b->step},
+        {"the number of storages", a->num_storages, b->num_storages},
+        {"the number of tables", a->num_tables, b->num_tables},
+        {"block", a->block_bytes, b->block_bytes},
+    };
+    return same_values("", sizeof values / sizeof *values, values, shard);
 }
 
 static hotbed_status add_tables(hotbed_manifest *m, const hotbed_manifest *read, uint32_t shard) {

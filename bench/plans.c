@@ -104,7 +104,7 @@ static hotbed_status time_entry(
     HOTBED_TRY(plans_make(example, entry, 0, &train));
     hotbed_status status = plans_time(example, train, 6, p->steps, &entry->step[round]);
     if (status == HOTBED_OK && entry->ahead != NULL)
-        status = hotbed_pipeline_shortcut(hotbed_train_pipeline(train), entry->ahead, false);
+        status = hotbed_pipeline_shortcut(hotbed_train_pipeline(train), entry->ahead);
     if (status == HOTBED_OK && entry->ahead != NULL)
         status = plans_time(example, train, 6, p->steps, &entry->without[round]);
     hotbed_train_destroy(train);

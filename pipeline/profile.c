@@ -74,13 +74,13 @@ static hotbed_status measure(measuring *m, uint32_t warmup, double *seconds) {
     return HOTBED_OK;
 }
 
-/* The same with some tasks skipped. */
-static hotbed_status measure_without(measuring *m, const char *tasks, double *seconds) {
+/* The same with a task skipped. */
+static hotbed_status measure_without(measuring *m, const char *task, double *seconds) {
     uint32_t depth =
-        m->pipeline->program->depth; /* each buffer set must run the tasks once, to capture them */
-    HOTBED_TRY(hotbed_pipeline_shortcut(m->pipeline, tasks, false));
+        m->pipeline->program->depth; /* each buffer set must run the task once, to capture it */
+    HOTBED_TRY(hotbed_pipeline_shortcut(m->pipeline, task));
     HOTBED_TRY(measure(m, m->o.warmup < depth ? depth : m->o.warmup, seconds));
-    return hotbed_pipeline_shortcut(m->pipeline, NULL, false);
+    return hotbed_pipeline_shortcut(m->pipeline, NULL);
 }
 
 /* --- each task between syncs ------------------------------------------------------------------ */
@@ -188,25 +188,6 @@ hotbed_status hotbed_profile_run(
     HOTBED_THEN(status, summarise(&m, rounds, out));
     hotbed_delete(rounds);
     return status;
-}
-
-hotbed_status hotbed_profile_set(
-    hotbed_pipeline *pipeline, const hotbed_profile_options *options, const char *tasks,
-    double *exposed) {
-    measuring m = {.pipeline = pipeline};
-    double saved[ROUNDS_MOST];
-    HOTBED_TRY(hotbed_check_pointer("exposed", exposed));
-    HOTBED_TRY(read_options(pipeline, options, &m.o));
-    for (uint32_t r = 0; r < m.o.rounds; r++) {
-        double baseline = 0.0, without = 0.0;
-        HOTBED_TRY(measure(&m, m.o.warmup, &baseline));
-        HOTBED_TRY(measure_without(&m, tasks, &without));
-        saved[r] = baseline - without;
-    }
-    double most = not_below_0(median(saved, m.o.rounds));
-    HOTBED_TRY(hotbed_agreement_most(&pipeline->options.agreement, &most));
-    *exposed = most;
-    return HOTBED_OK;
 }
 
 hotbed_status hotbed_profile_print(

@@ -1,6 +1,6 @@
 /* pipeline/schedule.c - predict the time of a plan with a model of streams, and find the division
  * of a serial plan into stages that is fastest in the model. */
-#include "pipeline/schedule.h"
+#include "hotbed/profile.h"
 
 #include "base/check.h"
 #include "base/error.h"
@@ -89,24 +89,6 @@ static hotbed_status check_costs(const hotbed_program *program, const double *co
                 HOTBED_ERR_ARGUMENT, "costs", costs[s], "cost %g of '%s' is not a time", costs[s],
                 program->steps[s].name);
     return HOTBED_OK;
-}
-
-hotbed_status hotbed_schedule_predict(
-    const hotbed_pipeline_plan *plan, const double *costs, double *seconds) {
-    hotbed_pipeline_plan_report report = {.size = sizeof report};
-    if (costs == NULL || seconds == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "costs or seconds is NULL");
-    hotbed_program *program = hotbed_new(sizeof *program);
-    simulation *m = hotbed_new(sizeof *m);
-    hotbed_status status = program == NULL || m == NULL
-                               ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory to predict a plan")
-                               : hotbed_program_read(plan, program, &report);
-    HOTBED_THEN(status, check_costs(program, costs));
-    if (status == HOTBED_OK)
-        *seconds = simulate(program, costs, m);
-    hotbed_delete(m);
-    hotbed_delete(program);
-    return status;
 }
 
 /* --- a candidate ------------------------------------------------------------------------------ */

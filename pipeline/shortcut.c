@@ -80,7 +80,7 @@ static hotbed_status finish_streams(const hotbed_pipeline *pipeline) {
     return hotbed_stream_finish(pipeline->stream);
 }
 
-hotbed_status hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *tasks, bool verify) {
+hotbed_status hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *tasks) {
     uint64_t chosen = 0;
     HOTBED_TRY(hotbed_check_pointer("pipeline", pipeline));
     HOTBED_TRY(hotbed_pipeline_idle(pipeline, "hotbed_pipeline_shortcut"));
@@ -103,7 +103,6 @@ hotbed_status hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *ta
             continue;
         hotbed_capture_drop(capture, &pipeline->program->steps[c / depth]);
         capture->on = (chosen >> (c / depth) & 1) != 0;
-        capture->verify = verify;
     }
     return finish_streams(pipeline); /* releasing snapshots enqueues work */
 }

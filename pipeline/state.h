@@ -67,10 +67,9 @@ typedef struct hotbed_task_group {
 
 /* The captured outputs of a task. */
 typedef struct hotbed_capture {
-    bool on, there, verify;
+    bool on, there;
     hotbed_memory values[HOTBED_PIPELINE_VALUES_MOST], grads[HOTBED_PIPELINE_VALUES_MOST];
     void *pointers[HOTBED_PIPELINE_VALUES_MOST];
-    uint64_t digests[HOTBED_PIPELINE_VALUES_MOST];
     void **snapshots; /* [num_io] */
 } hotbed_capture;
 

@@ -378,15 +378,14 @@ hotbed_iteration_grad(const hotbed_iteration *iteration, uint32_t value, void **
  * turn. The backward of a replayed task gives zero gradients to its inputs. Writes of 0 bytes keep
  * their pointer. Nothing may be in flight. May allocate.
  *
- *   tasks   names, separated by spaces; NULL or "": none
- *   verify  at each replay, compare the captured data with the present data: waits, for debugging
+ *   tasks  names, separated by spaces; NULL or "": none
  *
  * All ranks of the agreement make the same call.
  * Errors: ARGUMENT (no such task); UNSUPPORTED (a task that is `always`, with the reason if it is
  * known); COMM (ranks name different tasks: no rank has changed anything); STATE (in flight);
- * MEMORY. A replay that finds a changed value fails with CORRUPT. */
+ * MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *tasks, bool verify);
+hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *tasks);
 
 /* --- log and counters ------------------------------------------------------------------------- */
 

@@ -77,13 +77,6 @@ typedef struct hotbed_profile {
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_profile_run(
     hotbed_pipeline *pipeline, const hotbed_profile_options *options, hotbed_profile *out);
 
-/* Measure the time that an iteration saves without all of the named tasks, in seconds, not below 0.
- * Synchronous; otherwise as hotbed_profile_run().
- * Other errors: UNSUPPORTED (one of them cannot be skipped). */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_profile_set(
-    hotbed_pipeline *pipeline, const hotbed_profile_options *options, const char *tasks,
-    double *exposed);
-
 /* Format a profile as a table of text, truncated to fit, always terminated by 0. *length (NULL is
  * allowed) is the length of the whole text without the 0. Never waits.
  * Errors: ARGUMENT. */

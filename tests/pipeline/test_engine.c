@@ -494,8 +494,7 @@ static void *train_rank(void *argument) {
     p.options.agreement = (hotbed_agreement){least_word, m->all};
     p.options.rank = (int)m->rank;
     CHECK_OK(hotbed_pipeline_create(&p.plan, &p.options, &p.pipeline));
-    m->status =
-        m->shortcut == NULL ? HOTBED_OK : hotbed_pipeline_shortcut(p.pipeline, m->shortcut, false);
+    m->status = m->shortcut == NULL ? HOTBED_OK : hotbed_pipeline_shortcut(p.pipeline, m->shortcut);
     fake_plan_bind(&p, m->batches);
     for (;;) {
         CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));

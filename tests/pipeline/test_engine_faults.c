@@ -399,8 +399,8 @@ static void bad_arguments(hotbed_backend backend) {
     CHECK_STATUS(hotbed_pipeline_progress(pipeline, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_pipeline_bind(pipeline, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_pipeline_drain(NULL), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(hotbed_pipeline_shortcut(NULL, "a", false), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(hotbed_pipeline_shortcut(pipeline, "a nobody", false), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_pipeline_shortcut(NULL, "a"), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_pipeline_shortcut(pipeline, "a nobody"), HOTBED_ERR_ARGUMENT);
     hotbed_pipeline_destroy(pipeline);
     p.options.timed = true;
     CHECK_STATUS(hotbed_pipeline_create(&p.plan, &p.options, &pipeline), HOTBED_ERR_ARGUMENT);

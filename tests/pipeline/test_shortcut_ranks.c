@@ -12,7 +12,7 @@ enum { ROUNDS = 4 };
 static const char *skipped; /* one group of ranks at a time */
 
 static hotbed_status skip(hotbed_train *train, const char *tasks) {
-    return hotbed_pipeline_shortcut(hotbed_train_pipeline(train), tasks, false);
+    return hotbed_pipeline_shortcut(hotbed_train_pipeline(train), tasks);
 }
 
 /* The first round runs all tasks; the results of the last round overwrite its results. */

@@ -36,7 +36,7 @@ static void train_rounds(example *s, hotbed_train *train, uint64_t n) {
 }
 
 static void skip(hotbed_train *train, const char *tasks) {
-    CHECK_OK(hotbed_pipeline_shortcut(hotbed_train_pipeline(train), tasks, false));
+    CHECK_OK(hotbed_pipeline_shortcut(hotbed_train_pipeline(train), tasks));
 }
 
 /* Rows after some rounds: the first runs all tasks, the others skip some. */
@@ -284,8 +284,7 @@ static void check_refusal(hotbed_train *train, const char *task, const char *why
     char text[256];
     (void)snprintf(text, sizeof text, "task '%s' cannot be skipped: %s", task, why);
     CHECK_STATUS(
-        hotbed_pipeline_shortcut(hotbed_train_pipeline(train), task, false),
-        HOTBED_ERR_UNSUPPORTED);
+        hotbed_pipeline_shortcut(hotbed_train_pipeline(train), task), HOTBED_ERR_UNSUPPORTED);
     CHECK_STRING(hotbed_last_error(), text);
 }
 

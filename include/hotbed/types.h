@@ -88,7 +88,7 @@ typedef enum hotbed_pooling {
 typedef enum hotbed_rounding {
     /* Up or down, with probabilities that make the expected value exact, so that steps much smaller
      * than the distance of two neighbouring values add up. The random numbers are a function of
-     * (seed, table, key, element, number of the optimizer step) alone (Philox4x32-10): the bytes
+     * (seed, table, key, element, number of the optimizer step) alone (Philox4x32-7): the bytes
      * do not depend on backend, mode, prefetch depth, number of ranks or time. A row and each of its
      * states have random numbers of their own. */
     HOTBED_ROUND_STOCHASTIC = 0,
@@ -128,7 +128,7 @@ typedef enum hotbed_initializer_kind {
 } hotbed_initializer_kind;
 
 /* The first value of each element of a row. It is a function of (seed, table, key, element) alone,
- * so it does not depend on mode, backend, number of ranks or time (Philox4x32-10, Salmon et al.
+ * so it does not depend on mode, backend, number of ranks or time (Philox4x32-7, Salmon et al.
  * 2011). {0} gives zeros. Frozen: the struct has no `size`, since it is a member of
  * hotbed_table_options. */
 typedef struct hotbed_initializer {

@@ -77,13 +77,13 @@ HOTBED_HD hotbed_f32x4 hotbed_raw_state_quad(const hotbed_raw_state *raw, uint32
     return half ? hotbed_half4_to_f32(HOTBED_BF16, narrow) : wide;
 }
 
-/* Store group q, which begins at element e, of state number s after a step. */
+/* Store the group that begins at element e of state number s after a step; `words` are its random words. */
 HOTBED_HD void hotbed_state_store_quad(
-    const hotbed_rounding_view *rounding, uint32_t s, void *state, uint32_t e, bool half,
-    hotbed_f32x4 v) {
+    const hotbed_rounding_view *rounding, hotbed_u32x4 words, uint32_t s, void *state, uint32_t e,
+    bool half, hotbed_f32x4 v) {
     if (half)
         *(hotbed_u16x4 *)(void *)((uint16_t *)state + e) =
-            hotbed_round_half_state4(HOTBED_BF16, rounding, s, e, v);
+            hotbed_round_half_state4(rounding, words, s, v);
     else
         *(hotbed_f32x4 *)(void *)((float *)state + e) = v;
 }
@@ -421,10 +421,13 @@ HOTBED_HD void hotbed_update_in_registers(
         } else {
             *(hotbed_f32x4 *)(void *)(row + e * sizeof(float)) = v;
         }
+        hotbed_u32x4 words = {0, 0, 0, 0};
+        if (half0 || half1)
+            words = hotbed_state_words(&rounding, e);
         if (first)
-            hotbed_state_store_quad(&rounding, 0, state0, e, half0, a.q[q]);
+            hotbed_state_store_quad(&rounding, words, 0, state0, e, half0, a.q[q]);
         if (second)
-            hotbed_state_store_quad(&rounding, 1, state1, e, half1, b.q[q]);
+            hotbed_state_store_quad(&rounding, words, 1, state1, e, half1, b.q[q]);
     }
     if (shape.form == HOTBED_ROWS_SCALED)
         bits = hotbed_store_scaled_quads(table, &rounding, row, &w, &g, differ, shape.quads, width);

@@ -290,7 +290,7 @@ HOTBED_HD hotbed_rounding_view hotbed_rounding_to_nearest(void) {
 }
 
 /* What is rounded. Each has counters of its own, so that its random words are independent of the others'. */
-enum { HOTBED_ROUNDS_ROW = 0, HOTBED_ROUNDS_STATE = 1 }; /* a row; its first state; 2: its second */
+enum { HOTBED_ROUNDS_ROW = 0, HOTBED_ROUNDS_STATES = 1 };
 
 /* Random words for elements e .. e+3 of `what`; e is a multiple of 4 and below 2^14. */
 HOTBED_HD hotbed_u32x4
@@ -347,21 +347,28 @@ HOTBED_HD bool hotbed_half4_store(uint16_t *array, uint32_t e, uint32_t count, h
     return changes;
 }
 
-/* Elements e .. e+3 of state number s, whose elements have two bytes, after a step. */
+/* Random words for elements e .. e+3 of the states. bf16 needs 16 bits for an element: the first state has the
+ * upper halves of the words, the second the lower ones. */
+HOTBED_HD hotbed_u32x4 hotbed_state_words(const hotbed_rounding_view *r, uint32_t e) {
+    const hotbed_u32x4 none = {0, 0, 0, 0};
+    return r->random ? hotbed_rounding_words_of(r, HOTBED_ROUNDS_STATES, e) : none;
+}
+
+/* Elements of state number s, which is bf16, after a step. */
 HOTBED_HD hotbed_u16x4 hotbed_round_half_state4(
-    uint32_t dtype, const hotbed_rounding_view *rounding, uint32_t s, uint32_t e, hotbed_f32x4 v) {
-    return rounding->random
-               ? hotbed_f32_to_half4_random(
-                     dtype, v, hotbed_rounding_words_of(rounding, HOTBED_ROUNDS_STATE + s, e))
-               : hotbed_f32_to_half4(dtype, v);
+    const hotbed_rounding_view *r, hotbed_u32x4 words, uint32_t s, hotbed_f32x4 v) {
+    const hotbed_u32x4 own = {
+        words.x << 16 * s, words.y << 16 * s, words.z << 16 * s, words.w << 16 * s};
+    return r->random ? hotbed_f32_to_half4_random(HOTBED_BF16, v, own)
+                     : hotbed_f32_to_half4(HOTBED_BF16, v);
 }
 
 /* Store elements e .. e+count-1 of it. */
 HOTBED_HD void hotbed_half_state_step4(
-    uint32_t dtype, const hotbed_rounding_view *rounding, uint32_t s, void *state, uint32_t e,
-    uint32_t count, hotbed_f32x4 v) {
+    const hotbed_rounding_view *r, uint32_t s, void *state, uint32_t e, uint32_t count,
+    hotbed_f32x4 v) {
     (void)hotbed_half4_store(
-        (uint16_t *)state, e, count, hotbed_round_half_state4(dtype, rounding, s, e, v));
+        (uint16_t *)state, e, count, hotbed_round_half_state4(r, hotbed_state_words(r, e), s, v));
 }
 
 /* What a step does to a row of a type that rounds, as seen by one lane: bits. */

@@ -259,7 +259,7 @@ HOTBED_HD void hotbed_state_step4(
     hotbed_update_shape shape, const hotbed_table_view *table, const hotbed_rounding_view *rounding,
     uint32_t s, void *state, uint32_t e, uint32_t count, hotbed_f32x4 v) {
     if (shape.narrow && table->state_dtype[s] != HOTBED_F32)
-        hotbed_half_state_step4(table->state_dtype[s], rounding, s, state, e, count, v);
+        hotbed_half_state_step4(rounding, s, state, e, count, v);
     else
         hotbed_update_store4(shape.plain, HOTBED_F32, state, e, count, v);
 }

@@ -324,7 +324,7 @@ static void update_narrow(
         for (uint32_t e = 0; e < table->dim && wide.states[s] == copies[s]; e += 4) {
             const uint32_t count = hotbed_count4(table->dim, e);
             hotbed_half_state_step4(
-                table->state_dtype[s], &rounding, s, parts.states[s], e, count,
+                &rounding, s, parts.states[s], e, count,
                 hotbed_load4(HOTBED_F32, copies[s], e, count));
         }
     }

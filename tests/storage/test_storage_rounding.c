@@ -188,8 +188,8 @@ static void averages_of_squares_stop_or_follow_f32(hotbed_backend backend) {
 static void words_differ_between_a_row_and_its_states(hotbed_backend backend) {
     const hotbed_rounding_view r = {true, 77, 5, 6, 0x123456789abcdefU};
     (void)backend;
-    for (uint32_t what = 0; what < 3; what++)
-        for (uint32_t other = 0; other < 3; other++)
+    for (uint32_t what = 0; what < 2; what++)
+        for (uint32_t other = 0; other < 2; other++)
             for (uint32_t e = 0; e < HOTBED_DIM_MOST; e += 4) {
                 const hotbed_u32x4 a = hotbed_rounding_words_of(&r, what, e);
                 const hotbed_u32x4 b =

@@ -114,21 +114,19 @@ static float rounded(hotbed_dtype dtype, float value) {
     return oracle_load(dtype, &place, 0);
 }
 
-enum {
-    ROW = 0,
-    STATE = 1
-}; /* what is rounded: the row, or its first state; STATE + 1: its second */
+enum { ROW, FIRST, SECOND }; /* what is rounded: the row, or one of its states */
 
-/* The random word for element e of the row of `key`, or of a state, in the present optimizer step. */
+/* The random word for element e of the row of `key`, or of a state, in the present optimizer step. The
+ * states share a word: the second has its lower half. */
 static uint32_t rounding_word(
     const oracle *model, const oracle_table *table, uint64_t key, uint32_t what, uint32_t e) {
     const uint64_t mixed =
         hotbed_hash_u64(model->options.seed ^ hotbed_hash_u64(model->state.optimizer_steps));
     hotbed_u32x4 counter = {
-        (uint32_t)key, (uint32_t)(key >> 32), e / 4 + 4096 * what, table->name_hash};
+        (uint32_t)key, (uint32_t)(key >> 32), e / 4 + (what == ROW ? 0 : 4096), table->name_hash};
     counter = hotbed_philox(counter, (uint32_t)mixed, (uint32_t)(mixed >> 32));
     const uint32_t words[4] = {counter.x, counter.y, counter.z, counter.w};
-    return words[e % 4];
+    return what == SECOND ? words[e % 4] << 16 : words[e % 4];
 }
 
 /* Round to one of the two neighbours of a value whose type has `digits` binary digits and is a multiple of
@@ -1165,7 +1163,7 @@ static void update_row(oracle *model, oracle_table *table, oracle_row *row, cons
         for (uint32_t i = 0; i < 2; i++)
             if (table->state_dtype[i] != HOTBED_F32)
                 row->states[i][e] = stepped(
-                    model, table, table->state_dtype[i], row->key, STATE + i, e, row->states[i][e]);
+                    model, table, table->state_dtype[i], row->key, FIRST + i, e, row->states[i][e]);
         steps = steps || w != before;
         if (row->stored != NULL) {
             g[e] = w;

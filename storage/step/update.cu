@@ -267,11 +267,11 @@ template <uint32_t WIDTH> static update_launches sums_of(update_form form, bool 
 }
 
 static update_kind choose_kind(uint32_t max_dim, update_form form, const hotbed_optimizer_view *o) {
+    const bool any = o->l2_decay != 0.0F || o->rates != NULL;
+    const uint32_t kind = any ? (uint32_t)HOTBED_OPT_ANY : o->kind;
     if (o->narrow)
-        return hotbed_update_narrow(max_dim, form);
-    if (o->kind > HOTBED_OPT_COMPILED || o->l2_decay != 0.0F || o->rates != NULL)
-        return hotbed_update_any(max_dim, form);
-    switch (o->kind) {
+        return hotbed_update_narrow(kind, max_dim, form);
+    switch (kind) {
     case HOTBED_OPT_SGD:
         return hotbed_update_sgd(max_dim, form);
     case HOTBED_OPT_ADAM:

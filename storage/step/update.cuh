@@ -284,7 +284,8 @@ static void in_registers(update_kind *all) {
     all->some = update_some_kernel<WIDTH, KIND, POOLED, FORM, NARROW>;
 }
 
-/* NARROW: states may be narrower than f32, so no rows are plain. */
+/* NARROW: states may be narrower than f32, so no rows are plain. Of HOTBED_OPT_ANY, narrow states and scaled
+ * rows have `update` only: they would need too many registers. */
 template <uint32_t WIDTH, uint32_t KIND, bool NARROW = false>
 static update_kind kind_of(update_form form) {
     const bool plain = form == FORM_PLAIN || form == FORM_SEQUENCE;
@@ -297,15 +298,17 @@ static update_kind kind_of(update_form form) {
               : update_kernel<WIDTH, KIND, false, true, NARROW>,
         NULL,
         update_rows_kernel<WIDTH, KIND, NARROW>};
-    if (form == FORM_SEQUENCE)
-        in_registers<WIDTH, KIND, false, HOTBED_ROWS_F32, NARROW>(&all);
-    if (form == FORM_SEQUENCE_HALF)
-        in_registers<WIDTH, KIND, false, HOTBED_ROWS_HALF, NARROW>(&all);
-    if (form == FORM_BAGS)
-        in_registers<WIDTH, KIND, true, HOTBED_ROWS_F32, NARROW>(&all);
-    if (form == FORM_BAGS_HALF)
-        in_registers<WIDTH, KIND, true, HOTBED_ROWS_HALF, NARROW>(&all);
-    if constexpr (KIND != HOTBED_OPT_ANY) { /* of other kinds, scaled rows have `update` */
+    if constexpr (KIND != HOTBED_OPT_ANY || !NARROW) {
+        if (form == FORM_SEQUENCE)
+            in_registers<WIDTH, KIND, false, HOTBED_ROWS_F32, NARROW>(&all);
+        if (form == FORM_SEQUENCE_HALF)
+            in_registers<WIDTH, KIND, false, HOTBED_ROWS_HALF, NARROW>(&all);
+        if (form == FORM_BAGS)
+            in_registers<WIDTH, KIND, true, HOTBED_ROWS_F32, NARROW>(&all);
+        if (form == FORM_BAGS_HALF)
+            in_registers<WIDTH, KIND, true, HOTBED_ROWS_HALF, NARROW>(&all);
+    }
+    if constexpr (KIND != HOTBED_OPT_ANY) {
         if (form == FORM_SEQUENCE_SCALED)
             in_registers<WIDTH, KIND, false, HOTBED_ROWS_SCALED, NARROW>(&all);
         if (form == FORM_BAGS_SCALED)
@@ -330,4 +333,4 @@ update_kind hotbed_update_adam(uint32_t max_dim, update_form form);
 update_kind hotbed_update_adagrad(uint32_t max_dim, update_form form);
 update_kind hotbed_update_rowwise_adagrad(uint32_t max_dim, update_form form);
 update_kind hotbed_update_any(uint32_t max_dim, update_form form);
-update_kind hotbed_update_narrow(uint32_t max_dim, update_form form);
+update_kind hotbed_update_narrow(uint32_t kind, uint32_t max_dim, update_form form);

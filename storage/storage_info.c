@@ -69,6 +69,7 @@ hotbed_step_view hotbed_storage_step(const hotbed_storage *storage) {
                 .pooling = (uint32_t)storage->pooling,
                 .output_dtype = (uint32_t)storage->output_dtype,
                 .indexed = storage->indexed,
+                .keys_leave = storage->keys_leave,
                 .rows_form = storage->rows_form,
                 .row_bits = storage->row_bits,
             },

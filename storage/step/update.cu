@@ -34,12 +34,16 @@ static __global__ void step_kernel(hotbed_step_view s, float beta1, float beta2,
     used[0] = used[1] = used[2] = used[3] = 0;
 }
 
-/* Record that the rows of the batch are changed. A kernel that updates rows would wait for each bit's
+/* Record that the row of unique key u is changed. A kernel that updates rows would wait for each bit's
  * sector: its rows push the bits out of L2. */
+static __device__ void record_changed(const hotbed_step_view &s, uint64_t u) {
+    hotbed_unique_changed(&s, u, hotbed_table_of_unique(&s, (uint32_t)u));
+}
+
 static __global__ void __launch_bounds__(BLOCK) changed_kernel(hotbed_step_view s) {
     const uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
-        hotbed_unique_changed(&s, u, hotbed_table_of_unique(&s, (uint32_t)u));
+        record_changed(s, u);
 }
 
 static __device__ uint32_t parts_of(uint32_t n) {
@@ -98,9 +102,10 @@ static __device__ uint32_t split(
     return sums->first + sums->to[threadIdx.x] - parts;
 }
 
-/* Find the rows with more than a few occurrences, and the parts of those with more than 32. */
+/* Find the rows with more than a few occurrences, and the parts of those with more than 32. `tracks`:
+ * record that all rows are changed. */
 static __global__ void __launch_bounds__(SPLIT_BLOCK)
-    split_kernel(hotbed_step_view s, update_scratch scratch) {
+    split_kernel(hotbed_step_view s, update_scratch scratch, bool tracks) {
     __shared__ block_sums sums;
     uint32_t uniques = s.unique.offsets[s.storage.num_tables];
     for (uint64_t first = (uint64_t)blockIdx.x * SPLIT_BLOCK; first < uniques;
@@ -109,6 +114,8 @@ static __global__ void __launch_bounds__(SPLIT_BLOCK)
         uint32_t begin = u < uniques ? s.unique.starts[u] : 0,
                  end = u < uniques ? s.unique.starts[u + 1] : 0;
         bool some = end - begin > FEW;
+        if (tracks && u < uniques)
+            record_changed(s, u);
         if (__syncthreads_or(some) == 0)
             continue;
         (void)append(some ? 1 : 0, &scratch.used[3], &sums);
@@ -326,15 +333,20 @@ static unsigned blocks_of(
     return blocks < most ? blocks : most;
 }
 
-/* Sum the parts of rows with more than 32 occurrences. scratch.used must be 0. */
+/* scratch.used must be 0. */
+static hotbed_status split_rows(
+    const hotbed_step_view *step, update_scratch scratch, bool tracks, hotbed_stream *stream) {
+    return HOTBED_CUDA_LAUNCH(
+        split_kernel, step->batch.bound, SPLIT_BLOCK, WAVES, stream, *step, scratch, tracks);
+}
+
+/* Sum the parts of rows with more than 32 occurrences, after split_rows(). */
 static hotbed_status sum_parts(
     const update_launches *launch, const hotbed_step_view *step,
     const hotbed_optimizer_view *optimizer, hotbed_gradient_view gradient, update_scratch scratch,
     update_share share, hotbed_stream *stream) {
     const hotbed_cuda_native native(stream);
     unsigned blocks = blocks_of(stream, step->batch.bound, launch->width, share);
-    HOTBED_TRY(HOTBED_CUDA_LAUNCH(
-        split_kernel, step->batch.bound, SPLIT_BLOCK, WAVES, stream, *step, scratch));
     launch->leaf<<<blocks, BLOCK, 0, native>>>(*step, *optimizer, gradient, scratch);
     HOTBED_TRY(hotbed_cuda_launched("leaf_kernel"));
     launch->group<<<blocks, BLOCK, 0, native>>>(scratch);
@@ -346,12 +358,6 @@ static hotbed_status step_clock(
     hotbed_stream *stream) {
     return HOTBED_CUDA_LAUNCH(
         step_kernel, 1, 1, WAVES, stream, *step, optimizer->beta1, optimizer->beta2, scratch.used);
-}
-
-static hotbed_status record_changes(const hotbed_step_view *step, hotbed_stream *stream) {
-    if (step->storage.tracker == NULL)
-        return HOTBED_OK;
-    return HOTBED_CUDA_LAUNCH(changed_kernel, step->batch.bound, BLOCK, WAVES, stream, *step);
 }
 
 /* Update the rows with more than FEW occurrences. */
@@ -377,8 +383,12 @@ static hotbed_status update(
         max_dim, form_of(step, optimizer, gradient, max_dim), gradient.dtype != HOTBED_F32,
         optimizer);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
-    HOTBED_TRY(record_changes(step, stream));
     const uint64_t threads = step->batch.bound * launch.kind.update_width;
+    /* A row whose pin an update has released may move, so its change is recorded before. */
+    const bool tracks = step->storage.tracker != NULL;
+    const bool ahead = launch.kind.some == NULL || (tracks && step->storage.keys_leave != 0);
+    if (ahead)
+        HOTBED_TRY(split_rows(step, scratch, tracks, stream));
     if (launch.kind.some == NULL) {
         HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, WHOLE, stream));
         return hotbed_cuda_launch(
@@ -387,7 +397,8 @@ static hotbed_status update(
     }
     hotbed_stream *branch;
     HOTBED_TRY(hotbed_stream_branch(stream, &branch));
-    hotbed_status status = update_some(&launch, step, optimizer, gradient, scratch, branch);
+    hotbed_status status = ahead ? HOTBED_OK : split_rows(step, scratch, tracks, branch);
+    HOTBED_THEN(status, update_some(&launch, step, optimizer, gradient, scratch, branch));
     HOTBED_THEN(
         status, hotbed_cuda_launch(
                     launch.kind.update, "update_few_kernel", threads, FEW_BLOCK, FEW_WAVES, stream,
@@ -403,6 +414,7 @@ static hotbed_status reduce_in_parts(
     const hotbed_cuda_native native(stream);
     HOTBED_TRY(hotbed_cuda_check(
         cudaMemsetAsync(scratch.used, 0, 4 * sizeof(uint32_t), native), "cudaMemsetAsync"));
+    HOTBED_TRY(split_rows(step, scratch, false, stream));
     HOTBED_TRY(sum_parts(launch, step, optimizer, gradient, scratch, PART, stream));
     launch->reduce<<<blocks_of(stream, step->batch.bound, launch->width, PART), BLOCK, 0, native>>>(
         *step, *optimizer, gradient, scratch, sums, REDUCE_IN_PARTS);
@@ -442,7 +454,9 @@ static hotbed_status apply(
     bool plain = step->storage.rows_form == HOTBED_ROWS_F32 && ((uintptr_t)sums.data & 15U) == 0;
     update_launches launch = choose(max_dim, plain ? FORM_PLAIN : FORM_ANY, false, optimizer);
     HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
-    HOTBED_TRY(record_changes(step, stream));
+    if (step->storage.tracker != NULL)
+        HOTBED_TRY(
+            HOTBED_CUDA_LAUNCH(changed_kernel, step->batch.bound, BLOCK, WAVES, stream, *step));
     launch.kind.apply<<<
         blocks_of(stream, step->batch.bound, launch.kind.width, WHOLE), BLOCK, 0,
         hotbed_cuda_native(stream)>>>(*step, *optimizer, sums, scratch);

@@ -41,7 +41,7 @@ typedef struct rocksdb_client {
     rocksdb_readoptions_t *read;
 } rocksdb_client;
 
-static void *rocksdb_start(const char *place, uint64_t row_bytes) {
+static void *start_rocksdb(const char *place, uint64_t row_bytes) {
     char *error = NULL;
     rocksdb_store *s = malloc(sizeof *s);
     need(s != NULL, "RocksDB", NULL);
@@ -62,7 +62,7 @@ static void *rocksdb_start(const char *place, uint64_t row_bytes) {
     return s;
 }
 
-static void rocksdb_set(void *store, uint64_t n, const uint64_t *keys, const void *rows) {
+static void set_rocksdb(void *store, uint64_t n, const uint64_t *keys, const void *rows) {
     const rocksdb_store *s = store;
     char *error = NULL;
     rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
@@ -75,7 +75,7 @@ static void rocksdb_set(void *store, uint64_t n, const uint64_t *keys, const voi
     rocksdb_writebatch_destroy(batch);
 }
 
-static void rocksdb_settle(void *store) {
+static void settle_rocksdb(void *store) {
     const rocksdb_store *s = store;
     char *error = NULL;
     rocksdb_flushoptions_t *flush = rocksdb_flushoptions_create();
@@ -85,7 +85,7 @@ static void rocksdb_settle(void *store) {
     rocksdb_compact_range(s->db, NULL, 0, NULL, 0);
 }
 
-static void *rocksdb_connect(void *store) {
+static void *connect_rocksdb(void *store) {
     const rocksdb_store *s = store;
     rocksdb_client *c = malloc(sizeof *c);
     need(c != NULL, "RocksDB", NULL);
@@ -94,7 +94,7 @@ static void *rocksdb_connect(void *store) {
     return c;
 }
 
-static void rocksdb_get_rows(void *client, uint64_t n, const uint64_t *keys, void *rows) {
+static void get_rocksdb(void *client, uint64_t n, const uint64_t *keys, void *rows) {
     const rocksdb_client *c = client;
     const char *list[KEYS_MOST] = {NULL};
     size_t sizes[KEYS_MOST] = {0}, bytes;
@@ -116,13 +116,13 @@ static void rocksdb_get_rows(void *client, uint64_t n, const uint64_t *keys, voi
     }
 }
 
-static void rocksdb_disconnect(void *client) {
+static void disconnect_rocksdb(void *client) {
     rocksdb_client *c = client;
     rocksdb_readoptions_destroy(c->read);
     free(c);
 }
 
-static void rocksdb_stop(void *store) {
+static void stop_rocksdb(void *store) {
     rocksdb_store *s = store;
     rocksdb_writeoptions_destroy(s->write);
     rocksdb_column_family_handle_destroy(s->family);
@@ -130,9 +130,9 @@ static void rocksdb_stop(void *store) {
     free(s);
 }
 
-const serving_peer serving_rocksdb = {"RocksDB",          rocksdb_start,   rocksdb_set,
-                                      rocksdb_settle,     rocksdb_connect, rocksdb_get_rows,
-                                      rocksdb_disconnect, rocksdb_stop};
+const serving_peer serving_rocksdb = {"RocksDB",          start_rocksdb,   set_rocksdb,
+                                      settle_rocksdb,     connect_rocksdb, get_rocksdb,
+                                      disconnect_rocksdb, stop_rocksdb};
 #else
 const serving_peer serving_rocksdb = {.name = "RocksDB"};
 #endif
@@ -146,7 +146,7 @@ typedef struct redis_client {
     uint64_t row_bytes;
 } redis_client;
 
-static void *redis_start(const char *place, uint64_t row_bytes) {
+static void *start_redis(const char *place, uint64_t row_bytes) {
     redis_client *c = calloc(1, sizeof *c);
     need(c != NULL, "Redis", NULL);
     need(strlen(place) < sizeof c->place, "Redis", "the path of the socket is too long");
@@ -158,7 +158,7 @@ static void *redis_start(const char *place, uint64_t row_bytes) {
 }
 
 /* Send a command of n words, and check the answer. */
-static redisReply *redis_ask(
+static redisReply *ask_redis(
     const redis_client *c, int n, const char **words, const size_t *sizes, int type) {
     redisReply *reply = redisCommandArgv(c->context, n, words, sizes);
     need(reply != NULL, "Redis", c->context->errstr);
@@ -166,7 +166,7 @@ static redisReply *redis_ask(
     return reply;
 }
 
-static void redis_set(void *store, uint64_t n, const uint64_t *keys, const void *rows) {
+static void set_redis(void *store, uint64_t n, const uint64_t *keys, const void *rows) {
     const redis_client *c = store;
     const char *words[2 * KEYS_MOST + 1] = {"MSET"};
     size_t sizes[2 * KEYS_MOST + 1] = {4};
@@ -178,20 +178,20 @@ static void redis_set(void *store, uint64_t n, const uint64_t *keys, const void 
             sizes[2 * i + 1] = sizeof *keys;
             sizes[2 * i + 2] = c->row_bytes;
         }
-        freeReplyObject(redis_ask(c, (int)(2 * m + 1), words, sizes, REDIS_REPLY_STATUS));
+        freeReplyObject(ask_redis(c, (int)(2 * m + 1), words, sizes, REDIS_REPLY_STATUS));
     }
 }
 
-static void redis_settle(void *store) {
+static void settle_redis(void *store) {
     (void)store;
 }
 
-static void *redis_connect(void *store) {
+static void *connect_redis(void *store) {
     const redis_client *c = store;
-    return redis_start(c->place, c->row_bytes);
+    return start_redis(c->place, c->row_bytes);
 }
 
-static void redis_get(void *client, uint64_t n, const uint64_t *keys, void *rows) {
+static void get_redis(void *client, uint64_t n, const uint64_t *keys, void *rows) {
     const redis_client *c = client;
     const char *words[KEYS_MOST + 1] = {"MGET"};
     size_t sizes[KEYS_MOST + 1] = {4};
@@ -199,7 +199,7 @@ static void redis_get(void *client, uint64_t n, const uint64_t *keys, void *rows
         words[i + 1] = (const char *)&keys[i];
         sizes[i + 1] = sizeof *keys;
     }
-    redisReply *reply = redis_ask(c, (int)n + 1, words, sizes, REDIS_REPLY_ARRAY);
+    redisReply *reply = ask_redis(c, (int)n + 1, words, sizes, REDIS_REPLY_ARRAY);
     for (uint64_t i = 0; i < n; i++) {
         const redisReply *row = reply->element[i];
         need(
@@ -210,14 +210,14 @@ static void redis_get(void *client, uint64_t n, const uint64_t *keys, void *rows
     freeReplyObject(reply);
 }
 
-static void redis_stop(void *client) {
+static void stop_redis(void *client) {
     redis_client *c = client;
     redisFree(c->context);
     free(c);
 }
 
-const serving_peer serving_redis = {"Redis",       redis_start, redis_set,  redis_settle,
-                                    redis_connect, redis_get,   redis_stop, redis_stop};
+const serving_peer serving_redis = {"Redis",       start_redis, set_redis,  settle_redis,
+                                    connect_redis, get_redis,   stop_redis, stop_redis};
 #else
 const serving_peer serving_redis = {.name = "Redis"};
 #endif

@@ -122,10 +122,10 @@ enum { HOTBED_RATIO_NONE, HOTBED_RATIO_LAMB, HOTBED_RATIO_LARS };
 enum { HOTBED_OPT_LAST = 0 HOTBED_OPTIMIZERS(HOTBED_COUNT) };
 #undef HOTBED_COUNT
 
-/* Kernels on CUDA are compiled for some kinds (choose_kind() in update.cu), and once for all others,
+/* Kernels on CUDA are compiled for each kind up to HOTBED_OPT_COMPILED, and once for all others,
  * which read the kind when they run: compilation takes long. The latter also serve the compiled kinds
  * with L2 decay, or if a table has parameters of its own. */
-enum { HOTBED_OPT_ANY = 0 };
+enum { HOTBED_OPT_COMPILED = HOTBED_OPT_ROWWISE_ADAGRAD, HOTBED_OPT_ANY = 0 };
 
 /* The states of an optimizer. If a kernel is compiled for a kind, these are constants. */
 typedef struct hotbed_state_form {

@@ -1,5 +1,4 @@
-/* pipeline/train.c - the tasks of train pipelines, and the creation of a pipeline from a trainer
- * and a plan. */
+/* pipeline/train.c - create a train pipeline from a trainer and a plan. */
 #include "pipeline/train.h"
 
 #include "base/check.h"
@@ -15,235 +14,6 @@
 enum { STREAMS = HOTBED_TRAIN_STREAMS, CANDIDATES = 6 /* of a schedule */, OTHERS_MOST = 2 };
 
 static const char *const stream_names[STREAMS] = {"memcpy", "dist", "prefetch", "default"};
-
-/* --- tasks ------------------------------------------------------------------------------------ */
-
-static void *batch_of(const hotbed_iteration *it) {
-    return hotbed_iteration_value(it, HOTBED_TRAIN_BATCH);
-}
-
-static hotbed_status call(
-    hotbed_train_function function, hotbed_iteration *it, hotbed_train *train, hotbed_stream *s) {
-    if (function == NULL)
-        return HOTBED_OK;
-    return function(train->trainer.self, hotbed_iteration_buffer_set(it), batch_of(it), s);
-}
-
-static hotbed_status call_training(
-    hotbed_train_function function, hotbed_iteration *it, hotbed_train *train, hotbed_stream *s) {
-    return train->training ? call(function, it, train, s) : HOTBED_OK;
-}
-
-/* Copy the batch to the device. Without a shuffle, the copy is the final batch. */
-static hotbed_status copy_batch(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    const hotbed_train *train = self;
-    void *batch = NULL;
-    HOTBED_TRY(train->trainer.copy_batch(
-        train->trainer.self, hotbed_iteration_buffer_set(it), hotbed_iteration_batch(it), s,
-        &batch));
-    if (batch == NULL)
-        return hotbed_fail(HOTBED_ERR_STATE, "copy_batch gave no batch");
-    HOTBED_TRY(hotbed_iteration_set(it, HOTBED_TRAIN_COPIED, batch));
-    return hotbed_iteration_set(it, HOTBED_TRAIN_BATCH, batch);
-}
-
-static hotbed_status start_shuffle(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    hotbed_train *train = self;
-    return call(train->trainer.shuffle_start, it, train, s);
-}
-
-static hotbed_status finish_shuffle(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    const hotbed_train *train = self;
-    void *shuffled = NULL;
-    if (train->trainer.shuffle_finish == NULL)
-        return HOTBED_OK;
-    HOTBED_TRY(train->trainer.shuffle_finish(
-        train->trainer.self, hotbed_iteration_buffer_set(it),
-        hotbed_iteration_value(it, HOTBED_TRAIN_COPIED), s, &shuffled));
-    return hotbed_iteration_set(it, HOTBED_TRAIN_BATCH, shuffled);
-}
-
-static hotbed_status copy_and_shuffle(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    HOTBED_TRY(copy_batch(it, self, s));
-    HOTBED_TRY(start_shuffle(it, self, s));
-    return finish_shuffle(it, self, s);
-}
-
-static hotbed_status start_dist(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    const hotbed_train *train = self;
-    return hotbed_context_start(train->rewrite, hotbed_iteration_buffer_set(it), batch_of(it), s);
-}
-
-static hotbed_status wait_dist(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    const hotbed_train *train = self;
-    return hotbed_context_wait(train->rewrite, hotbed_iteration_buffer_set(it), s);
-}
-
-static hotbed_status prefetch(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    const hotbed_train *train = self;
-    return hotbed_context_prefetch(train->rewrite, hotbed_iteration_buffer_set(it), s);
-}
-
-static hotbed_status zero_grad(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    const hotbed_train *train = self;
-    if (!train->training || train->trainer.zero_grad == NULL)
-        return HOTBED_OK;
-    return train->trainer.zero_grad(train->trainer.self, hotbed_iteration_buffer_set(it), NULL, s);
-}
-
-static hotbed_status global_tokens(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    hotbed_train *train = self;
-    return call_training(train->trainer.global_tokens, it, train, s);
-}
-
-static hotbed_status modules_forward(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    const hotbed_train *train = self;
-    return hotbed_context_forward(train->rewrite, hotbed_iteration_buffer_set(it), batch_of(it), s);
-}
-
-static hotbed_status dense_forward(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    hotbed_train *train = self;
-    return call(train->trainer.dense_forward, it, train, s);
-}
-
-static hotbed_status whole_forward(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    HOTBED_TRY(modules_forward(it, self, s));
-    return dense_forward(it, self, s);
-}
-
-static hotbed_status zero_and_modules_forward(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    HOTBED_TRY(zero_grad(it, self, s));
-    return modules_forward(it, self, s);
-}
-
-static hotbed_status loss(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    hotbed_train *train = self;
-    return call(train->trainer.loss, it, train, s);
-}
-
-static hotbed_status tokens_and_loss(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    HOTBED_TRY(global_tokens(it, self, s));
-    return loss(it, self, s);
-}
-
-static hotbed_status dense_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    hotbed_train *train = self;
-    return call_training(train->trainer.dense_backward, it, train, s);
-}
-
-static hotbed_status modules_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    const hotbed_train *train = self;
-    uint32_t set = hotbed_iteration_buffer_set(it);
-    return train->training ? hotbed_context_backward(train->rewrite, set, s)
-                           : hotbed_context_release(train->rewrite, set, s);
-}
-
-static hotbed_status whole_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    HOTBED_TRY(dense_backward(it, self, s));
-    return modules_backward(it, self, s);
-}
-
-/* Compute the loss, in plans that have no task for it, and the dense backward. */
-static hotbed_status loss_and_dense_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    HOTBED_TRY(loss(it, self, s));
-    return dense_backward(it, self, s);
-}
-
-static hotbed_status loss_and_backward(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    HOTBED_TRY(loss(it, self, s));
-    return whole_backward(it, self, s);
-}
-
-static hotbed_status finalize_grads(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    hotbed_train *train = self;
-    return call_training(train->trainer.finalize_grads, it, train, s);
-}
-
-static hotbed_status optimizer(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    hotbed_train *train = self;
-    return call_training(train->trainer.optimizer, it, train, s);
-}
-
-static hotbed_status dequeue(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    const hotbed_train *train = self;
-    return hotbed_context_dequeue(train->rewrite, hotbed_iteration_buffer_set(it), s);
-}
-
-static hotbed_status optimizer_and_dequeue(hotbed_iteration *it, void *self, hotbed_stream *s) {
-    HOTBED_TRY(optimizer(it, self, s));
-    return dequeue(it, self, s);
-}
-
-/* The states. `tables`: index and cache, which prefetch and backward change in any order. `rows`:
- * read by the forward and changed by the backward; no batch may see old rows. `scores`: written by
- * prefetches. `dense`: the dense parameters and their gradients. Values are named after the states
- * of contexts' cells (hotbed/forward.h). */
-static const hotbed_task tasks[] = {
-    {.name = "copy_batch_to_gpu", .run = copy_batch, .writes = "copied batch"},
-    {.name = "start_shuffle", .run = start_shuffle, .reads = "copied"},
-    {.name = "finish_shuffle", .run = finish_shuffle, .reads = "copied", .writes = "batch"},
-    {.name = "start_sparse_data_dist", .run = start_dist, .reads = "batch", .writes = "started"},
-    {.name = "wait_sparse_data_dist", .run = wait_dist, .reads = "started", .writes = "tensors"},
-    {.name = "prefetch",
-     .run = prefetch,
-     .reads = "tensors",
-     .writes = "prefetched",
-     .states = "tables",
-     .serial = "scores"},
-    {.name = "wait_for_batch", .reads = "tensors"},
-    {.name = "zero_grad", .run = zero_grad, .serial = "dense"},
-    {.name = "global_tokens", .run = global_tokens, .reads = "batch"},
-    {.name = "forward",
-     .run = whole_forward,
-     .reads = "batch",
-     .writes = "output",
-     .serial = "rows dense"},
-    {.name = "loss", .run = loss, .reads = "output"},
-    {.name = "backward",
-     .run = whole_backward,
-     .reads = "output",
-     .states = "tables",
-     .serial = "rows dense"},
-    {.name = "embedding_backward",
-     .run = modules_backward,
-     .reads = "output",
-     .states = "tables",
-     .serial = "rows"},
-    {.name = "finalize_model_grads", .run = finalize_grads, .serial = "dense"},
-    {.name = "optimizer", .run = optimizer, .serial = "dense"},
-    {.name = "dequeue_batch", .run = dequeue, .reads = "output"},
-    {.name = "H2DAndShuffle", .run = copy_and_shuffle, .writes = "copied batch"},
-    {.name = "EmbInputDistStart", .run = start_dist, .reads = "batch", .writes = "started"},
-    {.name = "EmbInputDistWait", .run = wait_dist, .reads = "started", .writes = "tensors"},
-    {.name = "EmbPrefetch",
-     .run = prefetch,
-     .reads = "tensors",
-     .writes = "prefetched",
-     .states = "tables",
-     .serial = "scores"},
-    {.name = "EmbForward",
-     .run = zero_and_modules_forward,
-     .reads = "batch prefetched",
-     .writes = "output",
-     .serial = "rows dense"},
-    {.name = "DenseForward", .run = dense_forward, .reads = "output", .serial = "dense"},
-    {.name = "LossPostprocess", .run = tokens_and_loss, .reads = "output"},
-    {.name = "DenseBackward", .run = dense_backward, .reads = "output", .serial = "dense"},
-    {.name = "EmbBackward",
-     .run = modules_backward,
-     .reads = "output",
-     .states = "tables",
-     .serial = "rows"},
-    {.name = "FinalizeGrads", .run = finalize_grads, .serial = "dense"},
-    {.name = "OptimStep", .run = optimizer_and_dequeue, .serial = "dense"},
-};
-
-const hotbed_task *hotbed_train_task(const char *name) {
-    for (size_t t = 0; t < sizeof tasks / sizeof *tasks; t++)
-        if (strcmp(tasks[t].name, name) == 0)
-            return &tasks[t];
-    return NULL;
-}
 
 /* --- plans ------------------------------------------------------------------------------------ */
 
@@ -277,42 +47,6 @@ hotbed_status hotbed_train_plan_steps(
     return HOTBED_OK;
 }
 
-static void take_backward(const hotbed_train_plan *plan, hotbed_task *to) {
-    bool loss_too = !hotbed_train_plan_has(plan, "loss");
-    if (!hotbed_train_plan_has(plan, "embedding_backward")) {
-        to->run = loss_too ? loss_and_backward : whole_backward;
-        return;
-    }
-    to->run = loss_too ? loss_and_dense_backward : dense_backward;
-    to->states = NULL;
-    to->serial = "dense";
-}
-
-/* Collect the tasks of the plan. If the plan lacks a task, another task does its work. */
-static hotbed_status take_tasks(hotbed_train *train, hotbed_task *to) {
-    const hotbed_train_plan *plan = train->plan;
-    assert(plan->num_steps <= HOTBED_TRAIN_TASKS_MOST);
-    for (uint32_t s = 0; s < plan->num_steps; s++) {
-        uint32_t num_io = 0;
-        HOTBED_TRY(hotbed_train_declare(train, plan->steps[s].task, train->io[s], &num_io));
-        to[s] = *hotbed_train_task(plan->steps[s].task);
-        to[s].self = train;
-        to[s].by_buffer_set = true;
-        to[s].io = train->io[s];
-        to[s].num_io = num_io;
-        if (to[s].run == copy_batch && hotbed_train_plan_has(plan, "finish_shuffle"))
-            to[s].writes = "copied";
-        if (to[s].run == whole_backward)
-            take_backward(plan, &to[s]);
-        if (to[s].run == whole_forward && plan->pipelined)
-            to[s].reads =
-                hotbed_train_plan_has(plan, "prefetch") ? "batch prefetched" : "batch tensors";
-        if (to[s].run == whole_forward && !hotbed_train_plan_has(plan, "prefetch"))
-            to[s].states = "tables"; /* without a prefetch task, the forward prefetches */
-    }
-    return HOTBED_OK;
-}
-
 /* --- a train pipeline ------------------------------------------------------------------------- */
 
 /* A plan and its arrays. */
@@ -322,7 +56,7 @@ typedef struct made_plan {
     hotbed_pipeline_plan_stream streams[STREAMS];
 } made_plan;
 
-static hotbed_status make_plan(hotbed_train *train, made_plan *to) {
+static void make_plan(hotbed_train *train, made_plan *to) {
     static const hotbed_value_options values[HOTBED_TRAIN_VALUES] = {
         {.name = "copied"},  {.name = "batch"},      {.name = "started"},
         {.name = "tensors"}, {.name = "prefetched"}, {.name = "output"}};
@@ -339,7 +73,8 @@ static hotbed_status make_plan(hotbed_train *train, made_plan *to) {
     to->plan.streams = to->streams;
     for (uint32_t s = 0; s < STREAMS; s++)
         to->streams[s] = (hotbed_pipeline_plan_stream){stream_names[s], train->streams[s]};
-    return take_tasks(train, to->tasks);
+    for (uint32_t s = 0; s < train->plan->num_steps; s++)
+        hotbed_train_take(train, s, &to->tasks[s]);
 }
 
 /* One buffer set more than the plan needs: with fewer, a period is enqueued only when the device has
@@ -354,7 +89,7 @@ static uint32_t depth_of(const hotbed_pipeline_plan *plan) {
 
 static hotbed_status make_pipeline(hotbed_train *train, const hotbed_train_options *options) {
     made_plan made;
-    HOTBED_TRY(make_plan(train, &made));
+    make_plan(train, &made);
     if (options->steps != NULL) {
         made.plan.steps = options->steps;
         made.plan.num_steps = options->num_steps;
@@ -400,7 +135,7 @@ hotbed_status hotbed_train_schedule(
     *out = NULL;
     if (train == NULL || profile == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "train or profile is NULL");
-    HOTBED_TRY(make_plan(train, &made));
+    make_plan(train, &made);
     if (profile->num_tasks != made.plan.num_steps)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "profile", profile->num_tasks, made.plan.num_steps,
@@ -435,7 +170,8 @@ static hotbed_status make(hotbed_train *train, const hotbed_train_options *optio
     HOTBED_TRY(hotbed_rewrite_create(&rewrite, train->streams[STREAMS - 1], &train->rewrite));
     if (!train->plan->pipelined)
         HOTBED_TRY(hotbed_rewrite_detach(train->rewrite));
-    return hotbed_train_refuse(train);
+    hotbed_train_refuse(train);
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_train_create(

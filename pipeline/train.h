@@ -19,9 +19,6 @@ const hotbed_train_plan *hotbed_train_plan_at(uint32_t number);
 
 bool hotbed_train_plan_has(const hotbed_train_plan *plan, const char *task);
 
-/* Return the task called `name`: its function, and the values that it reads and writes. */
-const hotbed_task *hotbed_train_task(const char *name);
-
 /* Values of an iteration. */
 enum {
     HOTBED_TRAIN_COPIED, /* the batch as copied to the device */
@@ -35,9 +32,18 @@ enum {
 
 enum {
     HOTBED_TRAIN_STREAMS = 4,
-    HOTBED_TRAIN_TASKS_MOST = 16, /* of a plan */
-    HOTBED_TRAIN_IO_MOST = 4      /* of each task: the trainer's functions and the contexts */
+    HOTBED_TRAIN_TASKS_MOST = 16,  /* of a plan */
+    HOTBED_TRAIN_ACTIONS_MOST = 3, /* of a task */
+    HOTBED_TRAIN_IO_MOST = 4       /* of a task: the trainer's functions and the contexts */
 };
+
+/* What the task of a step does, in order, and the io of its shortcuts. */
+typedef struct hotbed_train_work {
+    hotbed_train *train;
+    const struct hotbed_train_action *actions[HOTBED_TRAIN_ACTIONS_MOST];
+    uint32_t num_actions, num_io;
+    hotbed_declared_io io[HOTBED_TRAIN_IO_MOST];
+} hotbed_train_work;
 
 struct hotbed_train {
     hotbed_trainer trainer;
@@ -46,20 +52,18 @@ struct hotbed_train {
     const hotbed_train_plan *plan;
     hotbed_stream *streams[HOTBED_TRAIN_STREAMS]; /* the last one is the default stream */
     hotbed_pipeline *pipeline;
-    hotbed_declared_io io[HOTBED_TRAIN_TASKS_MOST][HOTBED_TRAIN_IO_MOST]; /* of the plan's steps */
+    hotbed_train_work work[HOTBED_TRAIN_TASKS_MOST]; /* of the plan's steps */
 };
 
-/* --- train_io.c: what shortcuts capture ------------------------------------------------------- */
+/* --- train_tasks.c ---------------------------------------------------------------------------- */
 
 /* Errors: ARGUMENT (a function that trainers do not have; capture without restore or the
  * reverse). */
 hotbed_status hotbed_train_check_io(const hotbed_trainer *trainer);
 
-/* Write the declared io of a task to io[0 .. *num_io - 1], at most HOTBED_TRAIN_IO_MOST. Errors:
- * ARGUMENT (no plan has the task). */
-hotbed_status hotbed_train_declare(
-    hotbed_train *train, const char *task, hotbed_declared_io *io, uint32_t *num_io);
+/* Make the task of a step of the plan. If the plan lacks a task, another task does its work. */
+void hotbed_train_take(hotbed_train *train, uint32_t step, hotbed_task *to);
 
 /* Mark the tasks of the pipeline that cannot be skipped, each with a reason. Call it after the
- * rewrite was created. Errors: as hotbed_train_declare(). */
-hotbed_status hotbed_train_refuse(hotbed_train *train);
+ * rewrite was created. */
+void hotbed_train_refuse(hotbed_train *train);

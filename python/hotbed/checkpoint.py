@@ -34,6 +34,8 @@ Path = Union[str, "os.PathLike[str]"]
 
 _PATH_BYTES = 480
 _DENSE, _EXTRA = "dense", "extra"  # names of blobs
+#: The beginning of a table's line of the MANIFEST.
+_TABLE = re.compile(r"table (?P<name>\S+) .* dim (?P<dim>\d+) value (?P<dtype>\w+) .*?rows (?P<rows>\d+) ")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -853,7 +855,8 @@ def _compare(model: _Model, chain: List[str]) -> None:
             )
 
 
-def _manifest(path: Path) -> Iterable[List[str]]:
+def _manifest(path: Path) -> List[str]:
+    """Return the lines of a MANIFEST."""
     try:
         lines = (pathlib.Path(path) / "MANIFEST").read_text("ascii")
     except OSError as error:
@@ -869,12 +872,12 @@ def _manifest(path: Path) -> Iterable[List[str]]:
         raise FileError(f"{os.fspath(path)} is no checkpoint: {error}", errno=error.errno, path=where) from error
     except UnicodeDecodeError as error:
         raise _damaged(path, str(error)) from error
-    return [line.split(" ") for line in lines.splitlines() if line]
+    return lines.splitlines()
 
 
-def _damaged(path: Path, why: str, **fields: Any) -> CorruptError:
+def _damaged(path: Path, why: str) -> CorruptError:
     place = os.path.join(path, "MANIFEST")
-    return CorruptError(f"{place} is damaged: {why}", path=place, **fields)
+    return CorruptError(f"{place} is damaged: {why}", path=place)
 
 
 def _checkpoints(directory: Path) -> List[str]:
@@ -887,32 +890,21 @@ def _checkpoints(directory: Path) -> List[str]:
     return sorted((name for name in places if not name.startswith(".tmp-")), key=numbers)
 
 
-def _word(path: Path, words: List[str], name: str) -> str:
-    """Give the word after a name in a line of the MANIFEST; a line of a table may have any second word."""
-    try:
-        return words[words.index(name, 2 if words[0] == "table" else 0) + 1]
-    except (ValueError, IndexError) as error:
-        raise _damaged(path, f"no {name!r} in {' '.join(words)!r:.80}", parameter=name) from error
-
-
-def _number(path: Path, words: List[str], name: str) -> int:
-    """Give the number after a name in a line of the MANIFEST."""
-    word = _word(path, words, name)
-    if not word.isdigit():
-        raise _damaged(path, f"{name} {word!r} is no number", parameter=name)
-    return int(word)
-
-
-def _dtype(path: Path, words: List[str]) -> int:
-    """Give the hotbed_dtype of the rows of a table's line of the MANIFEST."""
-    kind, number = _word(path, words, "value"), 1
-    while (name := text(lib.hotbed_dtype_name(number))) != kind:
-        if name == "unknown":
-            raise _damaged(
-                path, f"rows of table {words[1]!r} have an unknown type {kind!r}", table=words[1], value=kind
-            )
-        number += 1
-    return number
+def _tables(path: Path, manifest: Iterable[str]) -> Dict[str, Tuple[int, int, int]]:
+    """Return the rows, the dim and the hotbed_dtype of each table, by name."""
+    types: Dict[str, int] = {}
+    while (name := text(lib.hotbed_dtype_name(len(types) + 1))) != "unknown":
+        types[name] = len(types) + 1
+    found = {}
+    for line in manifest:
+        if line.startswith("table "):
+            words = _TABLE.match(line)
+            if words is None:
+                raise _damaged(path, f"{line!r:.80} describes no table")
+            if words["dtype"] not in types:
+                raise _damaged(path, f"rows of table {words['name']!r} have an unknown type {words['dtype']!r}")
+            found[words["name"]] = int(words["rows"]), int(words["dim"]), types[words["dtype"]]
+    return found
 
 
 # --- reading without the library ------------------------------------------------------------------
@@ -950,11 +942,7 @@ def tables(path: Path) -> Dict[str, Tuple[int, int]]:
         FileError: ``path`` is not a checkpoint.
         CorruptError: its MANIFEST is damaged, so far as this can be seen without the digests.
     """
-    found = {}
-    for words in _manifest(path):
-        if words[0] == "table":
-            found[words[1]] = (_number(path, words, "rows"), _number(path, words, "dim"))
-    return found
+    return {name: described[:2] for name, described in _tables(path, _manifest(path)).items()}
 
 
 def read(
@@ -976,33 +964,31 @@ def read(
     """
     if isinstance(names, str):
         raise ArgumentError(f"names: {names!r} is one name, not a list of names", parameter="names", value=names)
-    manifest = list(_manifest(path))
+    manifest = _manifest(path)
     if verify:
         try:
             check(lib.hotbed_checkpoint_check(os.fsencode(path)))
         except UnsupportedError as error:
             error.args = (f"{error}; verify=False reads without a check of the digests",)
             raise
-    known = tables(path)
+    known = _tables(path, manifest)
     wanted = list(known) if names is None else list(names)
     for name in wanted:
         if name not in known:
             raise ArgumentError(
                 f"{os.fspath(path)} has no table {name!r}; it has {sorted(known)}", path=os.fspath(path), table=name
             )
-    shards = sum(1 for words in manifest if words[0] == "shard")
-    for words in manifest:
-        if words[0] == "id" and "delta" in words:
-            raise ArgumentError(
-                f"{os.fspath(path)} is an increment: load it after its parent with load()", path=os.fspath(path)
-            )
-        if words[0] == "shard":
-            shard = pathlib.Path(path) / f"shard-{_number(path, words, 'shard'):05}-of-{shards:05}.h5"
-            if not shard.exists():
-                raise CorruptError(f"{shard} is missing", path=os.fspath(shard))
+    if any(line.startswith("id ") and " kind delta " in line for line in manifest):
+        raise ArgumentError(
+            f"{os.fspath(path)} is an increment: load it after its parent with load()", path=os.fspath(path)
+        )
+    shards = sum(line.startswith("shard ") for line in manifest)
+    for number in range(shards):
+        shard = pathlib.Path(path) / f"shard-{number:05}-of-{shards:05}.h5"
+        if not shard.exists():
+            raise CorruptError(f"{shard} is missing", path=os.fspath(shard))
     try:
-        types = {words[1]: _dtype(path, words) for words in manifest if words[0] == "table"}
-        return _read_tables(path, {name: (*known[name], types[name]) for name in wanted}, progress)
+        return _read_tables(path, {name: known[name] for name in wanted}, progress)
     except (KeyError, OSError, RuntimeError) as error:
         raise CorruptError(f"{os.fspath(path)}: HDF5 cannot read it: {error}", path=os.fspath(path)) from error
 

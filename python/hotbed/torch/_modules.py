@@ -23,7 +23,7 @@ from hotbed.torch._ops import rows_of
 from hotbed.torch._optimizer import FusedOptimizer
 from hotbed.torch._sharded import ShardedStorage, route_of
 from hotbed.torch._states import own_rows, parts_of
-from hotbed.torch._storage import Storage, identity, indices, stack_level, stored_of, values_of, versions
+from hotbed.torch._storage import Batch, Storage, identity, indices, stack_level, stored_of, values_of, versions
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, described
 
 _log = logging.getLogger("hotbed")
@@ -31,8 +31,8 @@ _INT64 = torch.int64
 _NONFINITE = {"pass": lib.HOTBED_NONFINITE_PASS, "skip": lib.HOTBED_NONFINITE_SKIP, "raise": lib.HOTBED_NONFINITE_ERROR}
 
 
-#: A batch with the features of a storage, and its keys, offsets, weights and samples.
-Inputs = Tuple[Any, torch.Tensor, torch.Tensor, Optional[torch.Tensor], int]
+#: A batch with the features of a storage, and what the storage reads of it.
+Inputs = Tuple[Any, Batch]
 
 
 @dataclasses.dataclass
@@ -240,8 +240,8 @@ class _Collection(torch.nn.Module):
         found = None
         if self._ahead and not torch.compiler.is_compiling() and self._trains():
             found = self._take_ahead(features, storage)
-        features, keys, offsets, weights, samples = found or inputs(features, storage, self._is_weighted)
-        return rows_of(storage, self._anchor, keys, offsets, weights, samples, self._trains()), features
+        features, batch = found or inputs(features, storage, self._is_weighted)
+        return rows_of(storage, self._anchor, batch, self._trains()), features
 
     def _take_ahead(self, features: Any, storage: Storage) -> Optional[Inputs]:
         """Return the inputs of a storage that :meth:`prefetch` made of a batch; None if it did not."""
@@ -259,7 +259,7 @@ class _Collection(torch.nn.Module):
             )
         found = ahead.inputs[self._storages.index(storage)]
         if self.device.type == "cuda":
-            for tensor in found[1:4]:
+            for tensor in found[1][:3]:
                 if tensor is not None:
                     tensor.record_stream(torch.cuda.current_stream(self.device))
         return found
@@ -297,12 +297,12 @@ class _Collection(torch.nn.Module):
         if before is not None and before.versions is not None and before.versions == versions(before.tensors):
             return
         if before is not None and self._comm is None:  # the batch was filled again
-            for storage, made in zip(self._storages, before.inputs):
-                storage.discard(*made[1:4])
-        for storage, (_, keys, offsets, weights, samples) in zip(self._storages, found):
-            storage.prefetch(keys, offsets, weights, samples)
+            for storage, (_, batch) in zip(self._storages, before.inputs):
+                storage.discard(batch)
+        for storage, (_, batch) in zip(self._storages, found):
+            storage.prefetch(batch)
         tensors = (features.values(), features.offsets(), features.weights() if self._is_weighted else None, None)
-        if all(identity(*made[1:4]) == identity(*tensors[:3]) for made in found):
+        if all(identity(*batch[:3]) == identity(*tensors[:3]) for _, batch in found):
             return  # nothing was copied, and storages recognize the batch
         self._ahead.pop(key, None)
         self._ahead[key] = _Ahead(tensors, versions(tensors), found)
@@ -734,7 +734,7 @@ def _ranks() -> int:
 
 
 def inputs(features: Any, storage: Storage, is_weighted: bool) -> Inputs:
-    """Return the batch with the storage's features, in its order, and its keys, offsets, weights and samples.
+    """Return the batch with the storage's features, in its order, and what the storage reads of it.
 
     Raises:
         ArgumentError: not a batch; a feature is missing; a tensor has a wrong type, or the keys are on another device.
@@ -767,7 +767,7 @@ def inputs(features: Any, storage: Storage, is_weighted: bool) -> Inputs:
     is_right = keys.dtype is _INT64 and offsets.dtype is _INT64 and keys.is_contiguous() and offsets.is_contiguous()
     if not is_right:  # Storage.check_batch() checks the shapes
         keys, offsets = indices("keys", keys), indices("offsets", offsets)
-    return features, keys, offsets, weights, features.stride()
+    return features, Batch(keys, offsets, weights, features.stride())
 
 
 def _is_torchrecs(features: Any) -> bool:

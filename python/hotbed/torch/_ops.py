@@ -53,11 +53,11 @@ def lookup(
     if training:
         storage.expect_scaler()
     out = storage.output(keys, samples, columns, pooled, dtype)
-    if training and not storage.is_ahead(keys, offsets, weights):
+    batch = _storage.Batch(keys, offsets, weights, samples)
+    if training and not storage.is_ahead(batch):
         # The backward reads them again, but a compiler may reuse the memory of an operator's inputs after the call.
-        keys, offsets = keys.clone(), offsets.clone()
-        weights = None if weights is None else weights.clone()
-    token = storage.forward(keys, offsets, weights, samples, training, out)
+        batch = _storage.Batch(keys.clone(), offsets.clone(), None if weights is None else weights.clone(), samples)
+    token = storage.forward(batch, training, out)
     return out, torch.tensor([token], dtype=torch.int64, device="cpu")
 
 
@@ -133,8 +133,8 @@ class _Forward:
             self.storage.drop(self.token)
 
 
-#: A storage, and its keys, offsets, weights and samples.
-_Batch = Tuple[_storage.Storage, Tensor, Tensor, Optional[Tensor], int]
+#: A batch of a storage.
+_Batch = Tuple[_storage.Storage, _storage.Batch]
 
 
 class _Rows(torch.autograd.Function):
@@ -145,10 +145,10 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, batch: _Batch) -> Tensor:
-        storage, keys, offsets, weights, samples = batch
+        storage, given = batch
         storage.expect_scaler()
-        out = storage.empty(keys, samples)
-        ctx.held = _Forward(storage, storage.forward(keys, offsets, weights, samples, True, out))
+        out = storage.empty(given.keys, given.samples)
+        ctx.held = _Forward(storage, storage.forward(given, True, out))
         return out
 
     @staticmethod
@@ -172,31 +172,24 @@ class _Rows(torch.autograd.Function):
 _apply: Any = super(torch.autograd.Function, _Rows).apply
 
 
-def rows_of(
-    storage: _storage.Storage,
-    anchor: Tensor,
-    keys: Tensor,
-    offsets: Tensor,
-    weights: Optional[Tensor],
-    samples: int,
-    training: bool,
-) -> Tensor:
+def rows_of(storage: _storage.Storage, anchor: Tensor, given: _storage.Batch, training: bool) -> Tensor:
     """Read the rows of a batch, as ``hotbed::lookup`` does: through the operator only if PyTorch traces.
 
     Returns:
         ``[samples, columns]`` or ``[n, columns]``; in training, its backward updates the rows.
     """
-    if torch.compiler.is_compiling() or type(keys) is not Tensor or torch._C._len_torch_dispatch_stack() > 0:
+    if torch.compiler.is_compiling() or type(given.keys) is not Tensor or torch._C._len_torch_dispatch_stack() > 0:
         # Not is_exporting(), which is true in a function that PyTorch 2.11 compiles.  Before 2.7 there is neither.
         if getattr(torch.compiler, "_is_exporting_flag", False):
             raise UnsupportedError("torch.export: the tables are not in the program; use torch.compile")
+        keys, offsets, weights, samples = given
         of, made = anchor if training else anchor.detach(), (storage.columns, storage.is_pooled)
         out: Tensor
         out, _ = lookup(of, keys, offsets, weights, storage.handle, samples, *made, training, storage.output_dtype)
         return out
     if torch._C._get_tracing_state() is not None:  # torch.jit.trace
         raise UnsupportedError("torch.jit.trace: the lookup is no operator of TorchScript; use torch.compile")
-    batch = (storage, keys, offsets, weights, samples)
+    batch = (storage, given)
     if torch._C._autograd._profiler_enabled():
         with torch.autograd.profiler.record_function("hotbed::lookup"):
             return _eager_rows(anchor, batch, training)
@@ -207,7 +200,7 @@ def _eager_rows(anchor: Tensor, batch: _Batch, training: bool) -> Tensor:
     if training:
         call = _Rows.apply if torch._C._are_functorch_transforms_active() else _apply  # the former raises RuntimeError
         return call(anchor, batch)  # type: ignore[no-any-return]
-    storage, keys, offsets, weights, samples = batch
-    out = storage.empty(keys, samples)
-    storage.forward(keys, offsets, weights, samples, False, out)
+    storage, given = batch
+    out = storage.empty(given.keys, given.samples)
+    storage.forward(given, False, out)
     return out

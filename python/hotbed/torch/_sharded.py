@@ -25,6 +25,7 @@ from hotbed.torch._storage import (
     _ROW_TYPES,
     _SLOTS_MOST,
     ADVICE,
+    Batch,
     Storage,
     _Slot,
     identity,
@@ -329,16 +330,8 @@ class ShardedStorage(Storage):
     def drop(self, token: int) -> None:
         """Do nothing: ranks return tickets together, but each frees its graphs when it likes."""
 
-    def _start(
-        self,
-        slot: _Slot,
-        keys: torch.Tensor,
-        offsets: torch.Tensor,
-        weights: Optional[torch.Tensor],
-        samples: int,
-        stream: Any,
-    ) -> None:
-        kjt = self._batch(slot.batch, keys, offsets, weights, samples)
+    def _start(self, slot: _Slot, given: Batch, stream: Any) -> None:
+        kjt = self._batch(slot.batch, given)
         kjt.num_features = len(self.features)
         self.check(lib.hotbed_sharded_input_dist(slot.ticket, kjt, stream))
         self.check(lib.hotbed_sharded_wait_splits(slot.ticket, stream))
@@ -349,7 +342,7 @@ class ShardedStorage(Storage):
     def _is_exact(self) -> bool:
         return self.sharded.plan is Plan.TWO_PHASE
 
-    def _for_ranks(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> Tuple[int, int, int, int]:
+    def _for_ranks(self, given: Batch) -> Tuple[int, int, int, int]:
         """Count the keys of a batch by rank; waits for the stream.
 
         Returns:
@@ -358,9 +351,9 @@ class ShardedStorage(Storage):
         """
         counts = torch.zeros(len(self._pointers), self.comm.size, dtype=torch.int64)
         blocks = torch.zeros(self.comm.size, dtype=torch.int64)
-        bounds = offsets[::samples].tolist() if samples > 0 else [0] * (len(self.features) + 1)
+        bounds = self._bounds(given)
         by_table: Dict[int, List[torch.Tensor]] = {}
-        found = keys.cpu()
+        found = given.keys.cpu()
         for i, (t, _) in enumerate(self.features):
             by_table.setdefault(t, []).append(found[max(0, bounds[i]) : max(0, bounds[i + 1])])
         for t, parts in by_table.items():
@@ -384,7 +377,7 @@ class ShardedStorage(Storage):
         lib.hotbed_route_ranks(self._route(table), keys.shape[0], data, out)
         return ranks
 
-    def _fit(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int, stream: Any, ahead: bool) -> bool:
+    def _fit(self, given: Batch, stream: Any, ahead: bool) -> bool:
         """Make the sizes fit a batch, if they are to be measured; all ranks call it together.
 
         Returns:
@@ -401,11 +394,12 @@ class ShardedStorage(Storage):
                 "ShardedOptions, and overflow=Overflow.REPORT"
             )
         alone = self.comm.size == 1
-        small = samples > self._sizes[0] or keys.shape[0] > self._sizes[1]
+        samples, keys = given.samples, given.keys.shape[0]
+        small = samples > self._sizes[0] or keys > self._sizes[1]
         if not (self._is_small or self._is_exact() or (alone and small)):
             return True
-        counted = (1, 0, 0, 0) if alone or self._is_exact() else self._for_ranks(keys, offsets, samples)
-        mine = struct.pack("<6Q", samples, keys.shape[0], *counted)
+        counted = (1, 0, 0, 0) if alone or self._is_exact() else self._for_ranks(given)
+        mine = struct.pack("<6Q", samples, keys, *counted)
         every = [mine] if alone else _gather(self.comm, self.device, stream, mine)
         found = [struct.unpack("<6Q", one) for one in every]
         needs = [max(column) for column in list(zip(*found))[:3]]
@@ -489,21 +483,12 @@ class ShardedStorage(Storage):
                 stacklevel=stack_level(),
             )
 
-    def _begin(
-        self,
-        take: Callable[[], _Slot],
-        keys: torch.Tensor,
-        offsets: torch.Tensor,
-        weights: Optional[torch.Tensor],
-        samples: int,
-        stream: Any,
-        ahead: bool,
-    ) -> Optional[_Slot]:
+    def _begin(self, take: Callable[[], _Slot], given: Batch, stream: Any, ahead: bool) -> Optional[_Slot]:
         """Exchange the keys of a batch; None if it does not fit, and is looked up in its forward."""
-        if not self._fit(keys, offsets, samples, stream, ahead):
+        if not self._fit(given, stream, ahead):
             return None
         slot = take()
-        self._start(slot, keys, offsets, weights, samples, stream)
+        self._start(slot, given, stream)
         return slot
 
     def _overflowed(self, slot: _Slot) -> bool:
@@ -524,10 +509,7 @@ class ShardedStorage(Storage):
 
     def _prefetch(
         self,
-        keys: torch.Tensor,
-        offsets: torch.Tensor,
-        weights: Optional[torch.Tensor],
-        samples: int,
+        given: Batch,
         stream: Any,
         counts: Optional[torch.Tensor] = None,
         output: Any = None,
@@ -536,17 +518,17 @@ class ShardedStorage(Storage):
         assert output is None  # forward() reads the rows
         if counts is not None:
             raise UnsupportedError("a key of a collection of several ranks stands for one occurrence")
-        self.check_batch(keys, offsets, weights, samples)
-        self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
+        self.check_batch(given)
+        self._grow(given.keys.shape[0], stream, lambda: self._keys_by_table(given))
 
         def take() -> _Slot:
-            return self.slots[self._take_slot(keys.shape[0], samples, stream)]
+            return self.slots[self._take_slot(given.keys.shape[0], given.samples, stream)]
 
-        slot = self._begin(take, keys, offsets, weights, samples, stream, ahead)
+        slot = self._begin(take, given, stream, ahead)
         if slot is None:
             return -1
-        self._hold(slot, (keys, offsets, weights, counts))
-        slot.samples, slot.settled = samples, False
+        self._hold(slot, (*given[:3], counts))
+        slot.samples, slot.settled = given.samples, False
         if ahead:  # otherwise forward() reads the rows at once
             self._check_held(slot, lib.hotbed_sharded_prefetch(slot.ticket, 0, stream))
         self.turn += 1
@@ -587,7 +569,7 @@ class ShardedStorage(Storage):
             keys, offsets, weights, _ = tensors
             assert keys is not None and offsets is not None and key is not None
             while number >= 0:
-                number = self._prefetch(keys, offsets, weights, samples, stream, ahead=True)
+                number = self._prefetch(Batch(keys, offsets, weights, samples), stream, ahead=True)
                 if number < 0 or not self._must_repeat(number, stream):
                     break
             if number >= 0:  # otherwise its forward looks it up
@@ -605,11 +587,9 @@ class ShardedStorage(Storage):
                 raise
             raise failed from None
 
-    def prefetch(
-        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
-    ) -> None:
+    def prefetch(self, given: Batch) -> None:
         """Look a batch up ahead of its forward, which must get the same tensors."""
-        key = identity(keys, offsets, weights)
+        key = identity(*given[:3])
         with self.lock:
             number = self.ahead.get(key)
             if number is not None and self._is_unchanged(self.slots[number]):
@@ -621,29 +601,21 @@ class ShardedStorage(Storage):
             self._settle(stream)
             if self._put_off is not None:  # so that the order stays
                 return
-            number = self._prefetch(keys, offsets, weights, samples, stream, ahead=True)
+            number = self._prefetch(given, stream, ahead=True)
             if number < 0:
                 return
             self.slots[number].key = key
             self.ahead[key] = number
             self._faults(stream)
 
-    def forward(
-        self,
-        keys: torch.Tensor,
-        offsets: torch.Tensor,
-        weights: Optional[torch.Tensor],
-        samples: int,
-        training: bool,
-        out: torch.Tensor,
-    ) -> int:
+    def forward(self, given: Batch, training: bool, out: torch.Tensor) -> int:
         """Fill ``out``, and return the batch's number for the backward; -1 without training."""
         target, stride = ffi.cast("void *", out.data_ptr()), self.columns
-        key = identity(keys, offsets, weights)
+        key = identity(*given[:3])
         with self.lock, self._calls("forward" if training else "evaluation", self._turn_of(key) if training else 0):
             stream = self.streams.current()
             if not training:
-                self._evaluate(keys, offsets, weights, samples, target, stream)
+                self._evaluate(given, target, stream)
                 return -1
             self._thread = threading.get_ident()
             number = self.ahead.get(key)
@@ -659,7 +631,7 @@ class ShardedStorage(Storage):
                     self._release(number, stream)
                     raise
             while number is None or (not settled and self._must_repeat(number, stream)):
-                number = self._prefetch(keys, offsets, weights, samples, stream)
+                number = self._prefetch(given, stream)
                 assert number >= 0
                 slot = self.slots[number]
                 self._check_held(slot, lib.hotbed_sharded_read(slot.ticket, 0, target, stride, stream))
@@ -670,16 +642,8 @@ class ShardedStorage(Storage):
             self._warn_of_overflows(slot)
             return slot.generation * _SLOTS_MOST + number
 
-    def _evaluate(
-        self,
-        keys: torch.Tensor,
-        offsets: torch.Tensor,
-        weights: Optional[torch.Tensor],
-        samples: int,
-        target: Any,
-        stream: Any,
-    ) -> None:
-        self.check_batch(keys, offsets, weights, samples)
+    def _evaluate(self, given: Batch, target: Any, stream: Any) -> None:
+        self.check_batch(given)
 
         def take() -> _Slot:
             free = [s for s in self.slots if not s.held]
@@ -691,10 +655,10 @@ class ShardedStorage(Storage):
             self.check(lib.hotbed_sharded_set_training(self._sharded, False))
             slot = None
             while slot is None or self._overflowed(slot):
-                slot = self._begin(take, keys, offsets, weights, samples, stream, ahead=False)
+                slot = self._begin(take, given, stream, ahead=False)
                 assert slot is not None
                 self.check(lib.hotbed_sharded_read(slot.ticket, 0, target, self.columns, stream))
-            slot.tensors = (keys, offsets, weights)
+            slot.tensors = given[:3]
         finally:
             self.check(lib.hotbed_sharded_set_training(self._sharded, True))
         self._last = slot

@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 import weakref
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, get_args
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, get_args
 
 import torch
 
@@ -251,6 +251,15 @@ class _Streams:
             )
         self.known[native] = out[0]
         return out[0]
+
+
+class Batch(NamedTuple):
+    """What a lookup reads: int64 keys and offsets, float32 weights, and the number of samples of each feature."""
+
+    keys: torch.Tensor
+    offsets: torch.Tensor
+    weights: Optional[torch.Tensor]
+    samples: int
 
 
 @dataclasses.dataclass
@@ -538,14 +547,13 @@ class Storage:
         """Allocate the output of a batch."""
         return self.like.new_empty((samples if self.is_pooled else keys.numel(), self.columns))
 
-    def check_batch(
-        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
-    ) -> None:
+    def check_batch(self, given: Batch) -> None:
         """Check the arguments of an operator.
 
         Raises:
             ArgumentError: dtype, device, shape or layout, with the value.
         """
+        keys, offsets, weights, samples = given
         device, bags = self.device, self.num_features * samples
         is_right = (
             weights is None
@@ -560,7 +568,7 @@ class Storage:
             and offsets.device == device
         )
         if not is_right:
-            self._check_each(keys, offsets, weights, samples)
+            self._check_each(given)
         if self.streams.number < 0:  # on a GPU, reading it would wait for the device
             last = ffi.cast(_INT64S, offsets.data_ptr())[bags]
             if last != keys.numel():
@@ -571,9 +579,8 @@ class Storage:
                     limit=keys.numel(),
                 )
 
-    def _check_each(
-        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
-    ) -> None:
+    def _check_each(self, given: Batch) -> None:
+        keys, offsets, weights, samples = given
         for name, tensor, dtype, length in (
             ("keys", keys, torch.int64, None),
             ("offsets", offsets, torch.int64, len(self.features) * samples + 1),
@@ -601,10 +608,8 @@ class Storage:
                     limit=length,
                 )
 
-    def _batch(
-        self, to: Any, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
-    ) -> Any:
-        to.batch_size = samples
+    def _batch(self, to: Any, given: Batch) -> Any:
+        keys, offsets, weights, to.batch_size = given
         to.num_keys = keys.numel()
         to.keys = ffi.cast(_VOID, keys.data_ptr())
         to.offsets = ffi.cast(_INT64S, offsets.data_ptr())
@@ -714,23 +719,14 @@ class Storage:
         """Whether calls of this thread go to a CUDA graph."""
         return self.streams.number >= 0 and torch.cuda.is_current_stream_capturing()
 
-    def _prefetch(
-        self,
-        keys: torch.Tensor,
-        offsets: torch.Tensor,
-        weights: Optional[torch.Tensor],
-        samples: int,
-        stream: Any,
-        counts: Optional[torch.Tensor] = None,
-        output: Any = None,
-    ) -> int:
+    def _prefetch(self, given: Batch, stream: Any, counts: Optional[torch.Tensor] = None, output: Any = None) -> int:
         """Look a batch up, and read its rows into ``output`` unless it is None; return the batch's slot."""
-        self.check_batch(keys, offsets, weights, samples)
-        number = self._take_slot(keys.numel(), samples, stream)
+        self.check_batch(given)
+        number = self._take_slot(given.keys.numel(), given.samples, stream)
         slot = self.slots[number]
-        batch = self._batch(slot.batch, keys, offsets, weights, samples)
+        batch = self._batch(slot.batch, given)
         batch.counts = ffi.NULL if counts is None else ffi.cast("uint32_t *", counts.data_ptr())
-        self._hold(slot, (keys, offsets, weights, counts))
+        self._hold(slot, (*given[:3], counts))
         if output is None:
             status = lib.hotbed_storage_prefetch(self._c, batch, slot.ticket, stream)
         else:
@@ -756,9 +752,15 @@ class Storage:
         """Return the load, relative to the capacity, above which a table grows."""
         return 0.9 if self.tables[table].evict is Evict.LOWEST else 1.0
 
-    def _keys_by_table(self, offsets: torch.Tensor, samples: int) -> List[int]:
+    def _bounds(self, given: Batch) -> List[int]:
+        """Return where the keys of each feature begin, and where the last ones end; on a GPU it waits."""
+        if given.samples == 0:
+            return [0] * (len(self.features) + 1)
+        return given.offsets[:: given.samples].tolist()
+
+    def _keys_by_table(self, given: Batch) -> List[int]:
         """Return how many keys of a batch each table gets; on a GPU it waits for the stream."""
-        bounds = offsets[::samples].tolist() if samples > 0 else [0] * (len(self.features) + 1)
+        bounds = self._bounds(given)
         found = [0] * len(self.tables)
         for i, (t, _) in enumerate(self.features):
             found[t] += max(0, bounds[i + 1] - bounds[i])
@@ -800,11 +802,9 @@ class Storage:
                 self.space[t] = int(load * capacity) - size
             self.space[t] -= need
 
-    def prefetch(
-        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
-    ) -> None:
+    def prefetch(self, given: Batch) -> None:
         """Look a batch up ahead of its forward, which must get the same tensors."""
-        key = identity(keys, offsets, weights)
+        key = identity(*given[:3])
         with self.lock:
             stream = self.streams.current()
             before = self.ahead.get(key)
@@ -812,15 +812,15 @@ class Storage:
                 if self._is_unchanged(self.slots[before]):
                     return
                 self._release(before, stream)
-            self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
-            number = self._prefetch(keys, offsets, weights, samples, stream)
+            self._grow(given.keys.shape[0], stream, lambda: self._keys_by_table(given))
+            number = self._prefetch(given, stream)
             self.slots[number].key = key
             self.ahead[key] = number
 
-    def discard(self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor]) -> None:
+    def discard(self, given: Batch) -> None:
         """Release a batch that was prefetched, and has had no forward."""
         with self.lock:
-            number = self._prefetched(keys, offsets, weights, 0)
+            number = self._prefetched(given)
             if number is not None:
                 self._release(number, self.streams.current())
 
@@ -840,40 +840,30 @@ class Storage:
                 "backward, or pass a copy"
             )
 
-    def is_ahead(self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor]) -> bool:
+    def is_ahead(self, given: Batch) -> bool:
         """Whether the batch was prefetched, and has had no forward."""
-        return bool(self.ahead) and identity(keys, offsets, weights) in self.ahead
+        return bool(self.ahead) and identity(*given[:3]) in self.ahead
 
-    def _prefetched(
-        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
-    ) -> Optional[int]:
+    def _prefetched(self, given: Batch) -> Optional[int]:
         """Remove a prefetched batch from ``ahead`` and return its slot; None if it was not prefetched."""
-        return self.ahead.pop(identity(keys, offsets, weights), None) if self.ahead else None
+        return self.ahead.pop(identity(*given[:3]), None) if self.ahead else None
 
-    def forward(
-        self,
-        keys: torch.Tensor,
-        offsets: torch.Tensor,
-        weights: Optional[torch.Tensor],
-        samples: int,
-        training: bool,
-        out: torch.Tensor,
-    ) -> int:
+    def forward(self, given: Batch, training: bool, out: torch.Tensor) -> int:
         """Fill ``out``, and return the batch's number for the backward; -1 without training."""
         target, stride = ffi.cast(_VOID, out.data_ptr()), self.columns
         with self.lock:
             stream = self.streams.current()
             if not training:
-                self.check_batch(keys, offsets, weights, samples)
-                batch = self._batch(new("batch"), keys, offsets, weights, samples)
+                self.check_batch(given)
+                batch = self._batch(new("batch"), given)
                 self.check(lib.hotbed_storage_eval(self._c, batch, target, stride, stream))
                 self._faults(stream)
                 return -1
-            number = self._prefetched(keys, offsets, weights, samples)
+            number = self._prefetched(given)
             if number is None:
                 if self.space:
-                    self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
-                number = self._prefetch(keys, offsets, weights, samples, stream, output=target)
+                    self._grow(given.keys.shape[0], stream, lambda: self._keys_by_table(given))
+                number = self._prefetch(given, stream, output=target)
                 slot = self.slots[number]
             else:
                 slot = self.slots[number]

@@ -109,11 +109,12 @@ class _Sharded(ShardedModule, FusedOptimizerModule):  # type: ignore[misc]
             training = self._trains()
             batches = []
             for storage in self._storages:
-                _, keys, offsets, weights, samples = inputs(features, storage, self._is_weighted)
+                _, batch = inputs(features, storage, self._is_weighted)
                 if training:
-                    storage.prefetch(keys, offsets, weights, samples)
+                    storage.prefetch(batch)
                 names = [feature for _, feature in storage.features]
                 # Without samples, TorchRec cannot compute the number of keys of each feature.
+                keys, offsets, weights, samples = batch
                 sizes = [0] * len(names) if samples == 0 else None
                 kjt = torchrec.KeyedJaggedTensor(
                     names, keys, weights, offsets=offsets, stride=samples, length_per_key=sizes

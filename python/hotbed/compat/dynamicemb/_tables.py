@@ -22,7 +22,7 @@ from hotbed.compat.dynamicemb.embedding_admission import FrequencyAdmissionStrat
 from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
 from hotbed.compat.dynamicemb.types import DynamicEmbInitializerArgs, DynamicEmbInitializerMode
 from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError, wrong
-from hotbed.torch._storage import Storage
+from hotbed.torch._storage import Batch, Storage
 from hotbed.torch.config import Evict, PoolingType, Score, Table
 
 POOLING = {
@@ -268,22 +268,16 @@ class Tables(Storage):
 
     def prefetch(
         self,
-        keys: torch.Tensor,
-        offsets: torch.Tensor,
-        weights: Optional[torch.Tensor],
-        samples: int,
+        given: Batch,
         counts: Optional[torch.Tensor] = None,
-        given: Optional[torch.Tensor] = None,
+        indices: Optional[torch.Tensor] = None,
     ) -> None:
         """Look a batch up ahead; forwards use batches in this order.
 
         Args:
-            keys: ``[n]`` int64.
-            offsets: ``[features * samples + 1]`` int64.
-            weights: None.
-            samples: number of samples, equal for all features.
+            given: without weights.
             counts: ``[n]`` int32: number of occurrences that each key counts for.
-            given: the caller's keys, of which ``keys`` are made; for :meth:`converted`.
+            indices: the caller's keys, of which the batch's keys are made; for :meth:`converted`.
 
         Raises:
             StateError: too many batches wait for their forward.
@@ -292,12 +286,12 @@ class Tables(Storage):
             if len(self.queue) >= len(self.slots) - 1:
                 raise StateError(f"{len(self.queue)} prefetched batches wait for their forward", value=len(self.queue))
             stream = self.streams.current()
-            self._grow(keys.shape[0], stream, lambda: self._keys_by_table(offsets, samples))
-            self.queue.append(self._prefetch(keys, offsets, weights, samples, stream, counts))
-            if given is not None and given.data_ptr() != keys.data_ptr() and not given.is_inference():
-                self._given[self.queue[-1]] = given, given._version
+            self._grow(given.keys.shape[0], stream, lambda: self._keys_by_table(given))
+            self.queue.append(self._prefetch(given, stream, counts))
+            if indices is not None and indices.data_ptr() != given.keys.data_ptr() and not indices.is_inference():
+                self._given[self.queue[-1]] = indices, indices._version
             if self._retained:
-                self._note_batch(keys, offsets, samples)
+                self._note_batch(given)
 
     def converted(self, keys: torch.Tensor) -> Optional[torch.Tensor]:
         """Return the int64 keys that the oldest prefetch made of ``keys``; None: of other keys, or they have changed.
@@ -316,13 +310,11 @@ class Tables(Storage):
             )
             return self.slots[self.queue[0]].tensors[0] if is_same else None
 
-    def _prefetched(
-        self, keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor], samples: int
-    ) -> Optional[int]:
+    def _prefetched(self, given: Batch) -> Optional[int]:
         if not self.queue:
             return None
         number = self.queue[0]
-        slot = self.slots[number]
+        slot, (keys, offsets, _, samples) = self.slots[number], given
         ahead, ends = slot.tensors[:2]
         assert ahead is not None and ends is not None
         if ahead.shape != keys.shape or slot.batch.batch_size != samples:
@@ -373,17 +365,17 @@ class Tables(Storage):
 
     # --- keys that leave ------------------------------------------------------------------------
 
-    def _note_batch(self, keys: torch.Tensor, offsets: torch.Tensor, samples: int) -> None:
+    def _note_batch(self, batch: Batch) -> None:
         """Note which keys of a batch have a row, of tables that retain evicted keys; waits for the device."""
         if self._captures():
             raise UnsupportedError(
                 "evicted_item_mode RETAIN_KEY waits for the device, and cannot be captured in a graph"
             )
         ends = [0]
-        for n in self._keys_by_table(offsets, samples):
+        for n in self._keys_by_table(batch):
             ends.append(ends[-1] + n)
         for t in self._retained:
-            self._note(t, keys[ends[t] : ends[t + 1]])
+            self._note(t, batch.keys[ends[t] : ends[t + 1]])
 
     def _note(self, table: int, keys: torch.Tensor) -> None:
         if table in self._retained and keys.numel() > 0:

@@ -42,7 +42,7 @@ from hotbed.compat.dynamicemb.types import DeltaDumpResult, ReplayStats
 from hotbed.compat.dynamicemb.utils import DTYPE_NUM_BYTES, ranks_of_keys
 from hotbed.errors import ArgumentError, StateError, UnsupportedError, wrong
 from hotbed.torch._ops import rows_of
-from hotbed.torch._storage import stack_level
+from hotbed.torch._storage import Batch, stack_level
 
 _ITEMS = ("keys", "values", "scores", "opt_values")
 _EVICT = {
@@ -392,7 +392,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
 
     # --- the step -------------------------------------------------------------------------------
 
-    def _batch(self, indices: torch.Tensor, offsets: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor, int]:
+    def _batch(self, indices: torch.Tensor, offsets: torch.Tensor) -> Batch:
         bags = offsets.numel() - 1
         if bags <= 0 or bags % self.feature_num != 0:
             raise ArgumentError(
@@ -408,7 +408,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         keys = self._hotbed.converted(indices)
         if keys is None:
             keys = indices.view(torch.int64) if indices.dtype == torch.uint64 else indices.to(torch.int64)
-        return keys.contiguous(), offsets.to(torch.int64).contiguous(), bags // self.feature_num
+        return Batch(keys.contiguous(), offsets.to(torch.int64).contiguous(), None, bags // self.feature_num)
 
     def forward(
         self,
@@ -459,10 +459,10 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             raise UnsupportedError("batch_size_per_feature_per_rank: all features have the same number of samples")
         if self.training and not self._dynamicemb_options[0].training:
             raise StateError("the tables were made with training=False; call eval()")
-        keys, ends, samples = self._batch(indices, offsets)
+        batch = self._batch(indices, offsets)
         if self.training and not self._hotbed.queue:
-            self._prefetch(keys, ends, samples, per_sample_weights)
-        return rows_of(self._hotbed, self._empty_tensor, keys, ends, None, samples, self.training)
+            self._prefetch(batch, per_sample_weights)
+        return rows_of(self._hotbed, self._empty_tensor, batch, self.training)
 
     def prefetch(
         self,
@@ -491,21 +491,14 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 self, indices, offsets, forward_stream, batch_size_per_feature_per_rank, frequency_counters
             )
             return
-        keys, ends, samples = self._batch(indices, offsets)
-        if forward_stream is not None and keys.device.type == "cuda":
-            keys.record_stream(forward_stream)
-            ends.record_stream(forward_stream)
-        self._prefetch(keys, ends, samples, frequency_counters, indices)
+        batch = self._batch(indices, offsets)
+        if forward_stream is not None and batch.keys.device.type == "cuda":
+            batch.keys.record_stream(forward_stream)
+            batch.offsets.record_stream(forward_stream)
+        self._prefetch(batch, frequency_counters, indices)
 
-    def _prefetch(
-        self,
-        keys: torch.Tensor,
-        offsets: torch.Tensor,
-        samples: int,
-        counters: Optional[torch.Tensor],
-        given: Optional[torch.Tensor] = None,
-    ) -> None:
-        counts = None
+    def _prefetch(self, batch: Batch, counters: Optional[torch.Tensor], given: Optional[torch.Tensor] = None) -> None:
+        counts, keys = None, batch.keys
         if counters is not None:
             if counters.shape != keys.shape:
                 raise ArgumentError(
@@ -516,7 +509,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 )
             counts = counters.detach().to(device=keys.device, dtype=torch.int32).contiguous()
         before = self._cache.counts() if self._cache is not None and self._cache.cache_metrics is not None else None
-        self._hotbed.prefetch(keys, offsets, None, samples, counts, given)
+        self._hotbed.prefetch(batch, counts, given)
         if before is not None:
             assert self._cache is not None and self._cache.cache_metrics is not None
             after = self._cache.counts()
@@ -805,21 +798,9 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 continue
             if dist.is_initialized():
                 dist.barrier(group=pg)
-            keys, values, scores, states = [
-                encode_checkpoint_file_path(save_dir, name, rank, world, item) for item in _ITEMS
-            ]
-            self._view().dump(
-                number,
-                encode_meta_json_file_path(save_dir, name),
-                keys,
-                values,
-                scores,
-                states,
-                include_optim=optim,
-                include_meta=rank == 0,
-                current_score=self._step(number),
-                now=now,
-            )
+            meta = encode_meta_json_file_path(save_dir, name) if rank == 0 else None
+            paths = [encode_checkpoint_file_path(save_dir, name, rank, world, item) for item in _ITEMS]
+            self._view().dump(number, meta, paths if optim else paths[:3], self._step(number), now)
             if counter and self._admission_counter is None:
                 warnings.warn(f"table {name!r} has no admission counter to dump", stacklevel=2)
             elif counter:

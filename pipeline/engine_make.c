@@ -168,7 +168,6 @@ hotbed_status hotbed_pipeline_create(
     const hotbed_pipeline_plan *plan, const hotbed_pipeline_options *options,
     hotbed_pipeline **out) {
     hotbed_pipeline_options read;
-    hotbed_pipeline_plan_report report = {.size = sizeof report};
     HOTBED_TRY(hotbed_check_pointer("out", out));
     *out = NULL;
     HOTBED_TRY(read_options(options, &read));
@@ -184,7 +183,7 @@ hotbed_status hotbed_pipeline_create(
     pipeline->order_hash = 0xCBF29CE484222325U;
     init_lock(pipeline);
     hotbed_nvtx_start();
-    hotbed_status status = hotbed_program_read(plan, program, &report);
+    hotbed_status status = hotbed_program_read(plan, program, NULL);
     HOTBED_THEN(status, make(pipeline));
     if (status != HOTBED_OK) {
         hotbed_pipeline_destroy(pipeline);

@@ -14,9 +14,9 @@ const char *hotbed_pipeline_plan_fault_name(hotbed_pipeline_plan_fault fault) {
     return HOTBED_NAME(names, fault, "UNKNOWN_FAULT");
 }
 
-hotbed_status hotbed_pipeline_plan_fail(
-    hotbed_pipeline_plan_report *report, hotbed_pipeline_plan_fault fault, const char *format,
-    ...) {
+hotbed_status hotbed_plan_fail(
+    const hotbed_program *program, hotbed_pipeline_plan_fault fault, const char *format, ...) {
+    hotbed_pipeline_plan_report own, *report = program->report == NULL ? &own : program->report;
     va_list values;
     report->fault = fault;
     va_start(values, format);

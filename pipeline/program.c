@@ -30,69 +30,69 @@ static bool ends_in_grad(const char *name, size_t length) {
 }
 
 static hotbed_status copy_name(
-    hotbed_pipeline_plan_name to, const char *name, const char *what,
-    hotbed_pipeline_plan_report *report) {
+    const hotbed_program *program, hotbed_pipeline_plan_name to, const char *name,
+    const char *what) {
     size_t length = name == NULL ? 0 : strlen(name);
     bool good = length > 0 && length < HOTBED_PIPELINE_NAME_BYTES && is_letter(name[0]);
     for (size_t i = 1; good && i < length; i++)
         good = is_letter(name[i]) || (name[i] >= '0' && name[i] <= '9') || name[i] == '.';
     if (!good)
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_NAME,
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_NAME,
             "%s name '%.60s' is not [A-Za-z_][A-Za-z0-9_.]*, 1 to %d bytes", what,
             name == NULL ? "" : name, HOTBED_PIPELINE_NAME_BYTES - 1);
     memcpy(to, name, length + 1);
     return HOTBED_OK;
 }
 
-static hotbed_status fail_twice(
-    hotbed_pipeline_plan_report *report, const char *what, const char *name) {
-    return hotbed_pipeline_plan_fail(
-        report, HOTBED_PIPELINE_NAME, "two %s are named '%s'", what, name);
+static hotbed_status fail_twice(const hotbed_program *program, const char *what, const char *name) {
+    return hotbed_plan_fail(program, HOTBED_PIPELINE_NAME, "two %s are named '%s'", what, name);
 }
 
 static bool is_name(const char *name, const char *word, size_t length) {
     return strncmp(name, word, length) == 0 && name[length] == '\0';
 }
 
-uint32_t hotbed_program_find(const hotbed_program *program, const char *name) {
+uint32_t hotbed_program_find_word(const hotbed_program *program, const char *name, size_t length) {
     for (uint32_t s = 0; s < program->num_steps; s++)
-        if (strcmp(program->steps[s].name, name) == 0)
+        if (is_name(program->steps[s].name, name, length))
             return s;
     return HOTBED_STEP_NONE;
+}
+
+uint32_t hotbed_program_find(const hotbed_program *program, const char *name) {
+    return hotbed_program_find_word(program, name, strlen(name));
 }
 
 /* --- values, streams, tasks ------------------------------------------------------------------- */
 
 static hotbed_status check_count(
-    hotbed_pipeline_plan_report *report, const char *what, uint32_t n, uint32_t least,
-    uint32_t most, const void *array) {
+    const hotbed_program *program, const char *what, uint32_t n, uint32_t least, uint32_t most,
+    const void *array) {
     if (n < least || n > most)
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_SIZE, "%u %s: not in [%u, %u]", n, what, least, most);
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_SIZE, "%u %s: not in [%u, %u]", n, what, least, most);
     if (n > 0 && array == NULL)
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_SIZE, "%u %s, but the array is NULL", n, what);
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_SIZE, "%u %s, but the array is NULL", n, what);
     return HOTBED_OK;
 }
 
-static hotbed_status read_values(
-    const hotbed_pipeline_plan *plan, hotbed_program *program,
-    hotbed_pipeline_plan_report *report) {
+static hotbed_status read_values(const hotbed_pipeline_plan *plan, hotbed_program *program) {
     for (uint32_t v = 0; v < plan->num_values; v++) {
         const hotbed_value_options *from = &plan->values[v];
         hotbed_program_value *to = &program->values[v];
-        HOTBED_TRY(copy_name(to->name, from->name, "value", report));
+        HOTBED_TRY(copy_name(program, to->name, from->name, "value"));
         if (ends_in_grad(to->name, strlen(to->name)))
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_NAME, "value '%s' ends in .grad, which means its gradient",
+            return hotbed_plan_fail(
+                program, HOTBED_PIPELINE_NAME, "value '%s' ends in .grad, which means its gradient",
                 to->name);
         for (uint32_t w = 0; w < v; w++)
             if (strcmp(program->values[w].name, to->name) == 0)
-                return fail_twice(report, "values", to->name);
+                return fail_twice(program, "values", to->name);
         if (from->bytes > (uint64_t)1 << 48 || (from->grad && from->bytes == 0))
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_SIZE, "value '%s': %llu bytes%s", to->name,
+            return hotbed_plan_fail(
+                program, HOTBED_PIPELINE_SIZE, "value '%s': %llu bytes%s", to->name,
                 (unsigned long long)from->bytes, from->grad ? " with a gradient" : "");
         to->bytes = from->bytes;
         to->grad = from->grad;
@@ -101,27 +101,25 @@ static hotbed_status read_values(
     return HOTBED_OK;
 }
 
-static hotbed_status read_streams(
-    const hotbed_pipeline_plan *plan, hotbed_program *program,
-    hotbed_pipeline_plan_report *report) {
+static hotbed_status read_streams(const hotbed_pipeline_plan *plan, hotbed_program *program) {
     for (uint32_t s = 0; s < plan->num_streams; s++) {
         const hotbed_pipeline_plan_stream *from = &plan->streams[s];
-        HOTBED_TRY(copy_name(program->stream_names[s], from->name, "stream", report));
+        HOTBED_TRY(copy_name(program, program->stream_names[s], from->name, "stream"));
         if (from->stream == NULL)
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_UNKNOWN, "stream '%s' is NULL", from->name);
+            return hotbed_plan_fail(
+                program, HOTBED_PIPELINE_UNKNOWN, "stream '%s' is NULL", from->name);
         for (uint32_t other = 0; other < s; other++) {
             if (strcmp(program->stream_names[other], from->name) == 0)
-                return fail_twice(report, "streams", from->name);
+                return fail_twice(program, "streams", from->name);
             if (program->streams[other] == from->stream)
-                return hotbed_pipeline_plan_fail(
-                    report, HOTBED_PIPELINE_NAME, "streams '%s' and '%s' are the same stream",
+                return hotbed_plan_fail(
+                    program, HOTBED_PIPELINE_NAME, "streams '%s' and '%s' are the same stream",
                     program->stream_names[other], from->name);
         }
         if (hotbed_stream_backend(from->stream) != hotbed_stream_backend(plan->streams[0].stream) ||
             hotbed_stream_device(from->stream) != hotbed_stream_device(plan->streams[0].stream))
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_UNKNOWN,
+            return hotbed_plan_fail(
+                program, HOTBED_PIPELINE_UNKNOWN,
                 "stream '%s' is of another backend or device than '%s'", from->name,
                 program->stream_names[0]);
         program->streams[s] = from->stream;
@@ -133,7 +131,7 @@ static hotbed_status read_streams(
 /* Read a list of values into masks of values and of gradients. */
 static hotbed_status read_value_list(
     const hotbed_program *program, const char *task, const char *list, uint64_t *values,
-    uint64_t *grads, hotbed_pipeline_plan_report *report) {
+    uint64_t *grads) {
     const char *word;
     for (size_t n = hotbed_next_word(&list, &word); n > 0; n = hotbed_next_word(&list, &word)) {
         bool grad = ends_in_grad(word, n);
@@ -142,21 +140,19 @@ static hotbed_status read_value_list(
         while (v < program->num_values && !is_name(program->values[v].name, word, length))
             v++;
         if (v == program->num_values)
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_UNKNOWN, "task '%s': there is no value '%.*s'", task,
+            return hotbed_plan_fail(
+                program, HOTBED_PIPELINE_UNKNOWN, "task '%s': there is no value '%.*s'", task,
                 (int)length, word);
         if (grad && !program->values[v].grad)
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_UNKNOWN, "task '%s': value '%s' has no gradient", task,
+            return hotbed_plan_fail(
+                program, HOTBED_PIPELINE_UNKNOWN, "task '%s': value '%s' has no gradient", task,
                 program->values[v].name);
         *(grad ? grads : values) |= (uint64_t)1 << v;
     }
     return HOTBED_OK;
 }
 
-static hotbed_status read_states(
-    hotbed_program *program, const char *list, uint64_t *states,
-    hotbed_pipeline_plan_report *report) {
+static hotbed_status read_states(hotbed_program *program, const char *list, uint64_t *states) {
     const char *word;
     *states = 0;
     for (size_t n = hotbed_next_word(&list, &word); n > 0; n = hotbed_next_word(&list, &word)) {
@@ -165,12 +161,12 @@ static hotbed_status read_states(
             s++;
         if (s == program->num_states) {
             if (s == HOTBED_PIPELINE_STATES_MOST)
-                return hotbed_pipeline_plan_fail(
-                    report, HOTBED_PIPELINE_SIZE, "more than %d states",
+                return hotbed_plan_fail(
+                    program, HOTBED_PIPELINE_SIZE, "more than %d states",
                     HOTBED_PIPELINE_STATES_MOST);
             char name[2 * HOTBED_PIPELINE_NAME_BYTES];
             (void)snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : 0), word);
-            HOTBED_TRY(copy_name(program->states[s], name, "state", report));
+            HOTBED_TRY(copy_name(program, program->states[s], name, "state"));
             program->num_states++;
         }
         *states |= (uint64_t)1 << s;
@@ -179,8 +175,7 @@ static hotbed_status read_states(
 }
 
 static hotbed_status read_task(
-    const hotbed_task *task, hotbed_program *program, hotbed_program_step *step,
-    hotbed_pipeline_plan_report *report) {
+    const hotbed_task *task, hotbed_program *program, hotbed_program_step *step) {
     step->run = task->run;
     step->self = task->self;
     step->io = task->io;
@@ -188,20 +183,19 @@ static hotbed_status read_task(
     step->always = task->always;
     step->by_buffer_set = task->by_buffer_set;
     if (task->num_io > 0 && task->io == NULL)
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_SIZE, "task '%s': %u io, but the array is NULL", task->name,
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_SIZE, "task '%s': %u io, but the array is NULL", task->name,
             task->num_io);
     for (uint32_t i = 0; i < task->num_io; i++)
         if (task->io[i].capture == NULL || task->io[i].restore == NULL)
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_UNKNOWN, "task '%s': io %u has no capture or no restore",
+            return hotbed_plan_fail(
+                program, HOTBED_PIPELINE_UNKNOWN, "task '%s': io %u has no capture or no restore",
                 task->name, i);
+    HOTBED_TRY(read_value_list(program, task->name, task->reads, &step->reads, &step->reads_grad));
     HOTBED_TRY(
-        read_value_list(program, task->name, task->reads, &step->reads, &step->reads_grad, report));
-    HOTBED_TRY(read_value_list(
-        program, task->name, task->writes, &step->writes, &step->writes_grad, report));
-    HOTBED_TRY(read_states(program, task->states, &step->states, report));
-    HOTBED_TRY(read_states(program, task->serial, &step->in_order, report));
+        read_value_list(program, task->name, task->writes, &step->writes, &step->writes_grad));
+    HOTBED_TRY(read_states(program, task->states, &step->states));
+    HOTBED_TRY(read_states(program, task->serial, &step->in_order));
     step->states |= step->in_order;
     return HOTBED_OK;
 }
@@ -209,56 +203,52 @@ static hotbed_status read_task(
 /* --- steps ------------------------------------------------------------------------------------ */
 
 static hotbed_status find_stream(
-    const hotbed_program *program, const hotbed_step *from, uint32_t *stream,
-    hotbed_pipeline_plan_report *report) {
+    const hotbed_program *program, const hotbed_step *from, uint32_t *stream) {
     const char *name = from->stream == NULL ? "" : from->stream;
     for (*stream = 0; *stream < program->num_streams; ++*stream)
         if (strcmp(program->stream_names[*stream], name) == 0)
             return HOTBED_OK;
-    return hotbed_pipeline_plan_fail(
-        report, HOTBED_PIPELINE_UNKNOWN, "step '%s': there is no stream '%.40s'", from->task, name);
+    return hotbed_plan_fail(
+        program, HOTBED_PIPELINE_UNKNOWN, "step '%s': there is no stream '%.40s'", from->task,
+        name);
 }
 
-static hotbed_status find_group(
-    hotbed_program *program, const hotbed_step *from, uint32_t *group,
-    hotbed_pipeline_plan_report *report) {
+static hotbed_status find_group(hotbed_program *program, const hotbed_step *from, uint32_t *group) {
     const char *name = from->group == NULL ? "main" : from->group;
     for (*group = 0; *group < program->num_groups; ++*group)
         if (strcmp(program->groups[*group], name) == 0)
             return HOTBED_OK;
-    HOTBED_TRY(copy_name(program->groups[*group], name, "group", report));
+    HOTBED_TRY(copy_name(program, program->groups[*group], name, "group"));
     program->num_groups++;
     return HOTBED_OK;
 }
 
-static hotbed_status read_steps(
-    const hotbed_pipeline_plan *plan, hotbed_program *program,
-    hotbed_pipeline_plan_report *report) {
+static hotbed_status read_steps(const hotbed_pipeline_plan *plan, hotbed_program *program) {
     for (uint32_t s = 0; s < plan->num_steps; s++) {
         const hotbed_step *from = &plan->steps[s];
         hotbed_program_step *step = &program->steps[s];
         const hotbed_task *task = NULL;
-        HOTBED_TRY(copy_name(step->name, from->task, "step's task", report));
+        HOTBED_TRY(copy_name(program, step->name, from->task, "step's task"));
         if (hotbed_program_find(program, step->name) != HOTBED_STEP_NONE)
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_UNSCHEDULED, "task '%s' has two steps", step->name);
+            return hotbed_plan_fail(
+                program, HOTBED_PIPELINE_UNSCHEDULED, "task '%s' has two steps", step->name);
         for (uint32_t t = 0; t < plan->num_tasks; t++)
             if (plan->tasks[t].name != NULL && strcmp(plan->tasks[t].name, step->name) == 0)
                 task = &plan->tasks[t];
         if (task == NULL)
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_UNKNOWN, "step '%s': there is no such task", step->name);
+            return hotbed_plan_fail(
+                program, HOTBED_PIPELINE_UNKNOWN, "step '%s': there is no such task", step->name);
         program->num_steps = s + 1;
         step->stage = from->stage;
         step->ordered = from->ordered;
-        HOTBED_TRY(read_task(task, program, step, report));
-        HOTBED_TRY(find_stream(program, from, &step->stream, report));
-        HOTBED_TRY(find_group(program, from, &step->group, report));
+        HOTBED_TRY(read_task(task, program, step));
+        HOTBED_TRY(find_stream(program, from, &step->stream));
+        HOTBED_TRY(find_group(program, from, &step->group));
         for (uint32_t other = 0; other < s; other++)
             if (program->steps[other].stream == step->stream &&
                 program->steps[other].group != step->group)
-                return hotbed_pipeline_plan_fail(
-                    report, HOTBED_PIPELINE_STREAM_GROUPS,
+                return hotbed_plan_fail(
+                    program, HOTBED_PIPELINE_STREAM_GROUPS,
                     "stream '%s' is used from groups '%s' (%s) and '%s' (%s)",
                     program->stream_names[step->stream],
                     program->groups[program->steps[other].group], program->steps[other].name,
@@ -266,21 +256,20 @@ static hotbed_status read_steps(
     }
     for (uint32_t t = 0; t < plan->num_tasks; t++) {
         hotbed_pipeline_plan_name name;
-        HOTBED_TRY(copy_name(name, plan->tasks[t].name, "task", report));
+        HOTBED_TRY(copy_name(program, name, plan->tasks[t].name, "task"));
         for (uint32_t other = 0; other < t; other++)
             if (strcmp(plan->tasks[other].name, name) == 0)
-                return fail_twice(report, "tasks", name);
+                return fail_twice(program, "tasks", name);
         if (hotbed_program_find(program, name) == HOTBED_STEP_NONE)
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_UNSCHEDULED, "task '%s' has no step", name);
+            return hotbed_plan_fail(
+                program, HOTBED_PIPELINE_UNSCHEDULED, "task '%s' has no step", name);
     }
     return HOTBED_OK;
 }
 
 /* One word of `after`: a name, then nothing or a signed distance. */
 static hotbed_status read_edge(
-    hotbed_program *program, uint32_t s, const char *word, size_t length,
-    hotbed_pipeline_plan_report *report) {
+    hotbed_program *program, uint32_t s, const char *word, size_t length) {
     hotbed_program_step *step = &program->steps[s];
     char text[2 * HOTBED_PIPELINE_NAME_BYTES], *rest = NULL;
     (void)snprintf(text, sizeof text, "%.*s", (int)length, word);
@@ -288,18 +277,18 @@ static hotbed_status read_edge(
     long offset = text[name] == '\0' ? 0 : strtol(text + name, &rest, 10);
     const long most = HOTBED_PIPELINE_DEPTH_MOST; /* not labs(): strtol() may return LONG_MIN */
     if (rest != NULL && (*rest != '\0' || offset == 0 || offset < -most || offset > most))
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_NAME, "step '%s' after '%s': the distance is not in [-%d, %d]",
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_NAME, "step '%s' after '%s': the distance is not in [-%d, %d]",
             step->name, text, HOTBED_PIPELINE_DEPTH_MOST, HOTBED_PIPELINE_DEPTH_MOST);
     text[name] = '\0';
     uint32_t on = hotbed_program_find(program, text);
     if (on == HOTBED_STEP_NONE)
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_UNKNOWN, "step '%s' after '%s': there is no such task",
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_UNKNOWN, "step '%s' after '%s': there is no such task",
             step->name, text);
     if (on == s && offset >= 0)
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_CYCLE, "step '%s' comes after itself", step->name);
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_CYCLE, "step '%s' comes after itself", step->name);
     const hotbed_program_edge edge = {on, (int32_t)-offset};
     for (uint32_t e = 0; e < step->num_edges; e++) {
         const hotbed_program_edge *other = &program->edges[step->first_edge + e];
@@ -307,8 +296,8 @@ static hotbed_status read_edge(
             return HOTBED_OK; /* listed twice */
     }
     if (program->num_edges == HOTBED_PIPELINE_EDGES_MOST || step->num_edges == STEP_EDGES_MOST)
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_SIZE, "step '%s': more than %d edges, or %d of all steps",
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_SIZE, "step '%s': more than %d edges, or %d of all steps",
             step->name, STEP_EDGES_MOST, HOTBED_PIPELINE_EDGES_MOST);
     program->edges[program->num_edges++] = edge;
     step->num_edges++;
@@ -317,14 +306,12 @@ static hotbed_status read_edge(
     return HOTBED_OK;
 }
 
-static hotbed_status read_edges(
-    const hotbed_pipeline_plan *plan, hotbed_program *program,
-    hotbed_pipeline_plan_report *report) {
+static hotbed_status read_edges(const hotbed_pipeline_plan *plan, hotbed_program *program) {
     for (uint32_t s = 0; s < plan->num_steps; s++) {
         const char *list = plan->steps[s].after, *word;
         program->steps[s].first_edge = program->num_edges;
         for (size_t n = hotbed_next_word(&list, &word); n > 0; n = hotbed_next_word(&list, &word))
-            HOTBED_TRY(read_edge(program, s, word, n, report));
+            HOTBED_TRY(read_edge(program, s, word, n));
     }
     for (uint32_t s = 0; s < plan->num_steps; s++) {
         program->steps[s].root = true;
@@ -343,9 +330,7 @@ static hotbed_status read_edges(
 }
 
 /* The backward of a task writes the gradients of the values that the task reads. */
-static hotbed_status read_backward(
-    const hotbed_pipeline_plan *plan, hotbed_program *program,
-    hotbed_pipeline_plan_report *report) {
+static hotbed_status read_backward(const hotbed_pipeline_plan *plan, hotbed_program *program) {
     for (uint32_t t = 0; t < plan->num_tasks; t++) {
         hotbed_program_step *step =
             &program->steps[hotbed_program_find(program, plan->tasks[t].name)];
@@ -354,30 +339,28 @@ static hotbed_status read_backward(
             continue;
         uint32_t of = hotbed_program_find(program, plan->tasks[t].backward_of);
         if (of == HOTBED_STEP_NONE)
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_UNKNOWN,
+            return hotbed_plan_fail(
+                program, HOTBED_PIPELINE_UNKNOWN,
                 "task '%s' is the backward of '%.40s', which is not there", step->name,
                 plan->tasks[t].backward_of);
         for (uint32_t v = 0; v < program->num_values; v++)
             if (program->values[v].grad && (program->steps[of].reads >> v & 1) != 0 &&
                 (step->writes_grad >> v & 1) == 0)
-                return hotbed_pipeline_plan_fail(
-                    report, HOTBED_PIPELINE_BACKWARD,
+                return hotbed_plan_fail(
+                    program, HOTBED_PIPELINE_BACKWARD,
                     "task '%s' is the backward of '%s', which reads '%s', but does not write "
                     "%s.grad",
                     step->name, program->steps[of].name, program->values[v].name,
                     program->values[v].name);
         if (&program->steps[of] == step)
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_BACKWARD, "task '%s' is its own backward", step->name);
+            return hotbed_plan_fail(
+                program, HOTBED_PIPELINE_BACKWARD, "task '%s' is its own backward", step->name);
         step->backward_of = of;
     }
     return HOTBED_OK;
 }
 
-static hotbed_status read_depth(
-    const hotbed_pipeline_plan *plan, hotbed_program *program,
-    hotbed_pipeline_plan_report *report) {
+static hotbed_status read_depth(const hotbed_pipeline_plan *plan, hotbed_program *program) {
     uint32_t least = UINT32_MAX;
     for (uint32_t s = 0; s < program->num_steps; s++) {
         const hotbed_program_step *step = &program->steps[s];
@@ -385,27 +368,30 @@ static hotbed_status read_depth(
         program->max_stage = step->stage > program->max_stage ? step->stage : program->max_stage;
     }
     if (least != 0)
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_STAGE, "no step has stage 0, the lowest is %u", least);
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_STAGE, "no step has stage 0, the lowest is %u", least);
     if (program->max_stage >= HOTBED_PIPELINE_DEPTH_MOST)
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_STAGE, "stage %u is not below %d", program->max_stage,
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_STAGE, "stage %u is not below %d", program->max_stage,
             HOTBED_PIPELINE_DEPTH_MOST);
     program->depth = plan->depth == 0 ? program->max_stage + 1 : plan->depth;
     if (program->depth > HOTBED_PIPELINE_DEPTH_MOST)
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_SIZE, "depth %u is above %d", program->depth,
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_SIZE, "depth %u is above %d", program->depth,
             HOTBED_PIPELINE_DEPTH_MOST);
     if (program->depth <= program->max_stage)
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_STAGE, "depth %u takes no stage %u", program->depth,
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_STAGE, "depth %u takes no stage %u", program->depth,
             program->max_stage);
     return HOTBED_OK;
 }
 
-/* Count head-of-line blocking: steps that wait for another iteration while a step of a later stage
- * is queued behind them on the same thread, in the same period, and so waits too. */
-static void find_head_of_line(const hotbed_program *program, hotbed_pipeline_plan_report *report) {
+/* Describe a plan, and count head-of-line blocking: steps that wait for another iteration while a
+ * step of a later stage is queued behind them on the same thread, in the same period, and so waits
+ * too. */
+static void describe(const hotbed_program *program, hotbed_pipeline_plan_report *report) {
+    report->num_groups = program->num_groups;
+    report->max_stage = program->max_stage;
     for (uint32_t a = 0; a < program->num_steps; a++) {
         const hotbed_program_step *step = &program->steps[program->order[a]];
         bool waits = false;
@@ -429,37 +415,35 @@ hotbed_status hotbed_program_read(
     const hotbed_pipeline_plan *plan, hotbed_program *program,
     hotbed_pipeline_plan_report *report) {
     hotbed_pipeline_plan p;
-    memset(report, 0, sizeof *report);
     memset(program, 0, sizeof *program);
+    program->report = report;
     HOTBED_TRY(hotbed_options_read(
         &p, sizeof p, offsetof(hotbed_pipeline_plan, streams) + sizeof p.streams, plan,
         "hotbed_pipeline_plan"));
-    HOTBED_TRY(check_count(report, "tasks", p.num_tasks, 1, HOTBED_PIPELINE_TASKS_MOST, p.tasks));
-    HOTBED_TRY(check_count(report, "steps", p.num_steps, 1, HOTBED_PIPELINE_TASKS_MOST, p.steps));
+    HOTBED_TRY(check_count(program, "tasks", p.num_tasks, 1, HOTBED_PIPELINE_TASKS_MOST, p.tasks));
+    HOTBED_TRY(check_count(program, "steps", p.num_steps, 1, HOTBED_PIPELINE_TASKS_MOST, p.steps));
     HOTBED_TRY(
-        check_count(report, "values", p.num_values, 0, HOTBED_PIPELINE_VALUES_MOST, p.values));
+        check_count(program, "values", p.num_values, 0, HOTBED_PIPELINE_VALUES_MOST, p.values));
     HOTBED_TRY(
-        check_count(report, "streams", p.num_streams, 1, HOTBED_PIPELINE_STREAMS_MOST, p.streams));
+        check_count(program, "streams", p.num_streams, 1, HOTBED_PIPELINE_STREAMS_MOST, p.streams));
     if (p.order != HOTBED_ORDER_OLDEST && p.order != HOTBED_ORDER_LISTED)
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_SIZE, "order %d is unknown", (int)p.order);
-    HOTBED_TRY(copy_name(program->name, p.name == NULL ? "plan" : p.name, "plan", report));
-    HOTBED_TRY(read_values(&p, program, report));
-    HOTBED_TRY(read_streams(&p, program, report));
-    HOTBED_TRY(read_steps(&p, program, report));
-    HOTBED_TRY(read_depth(&p, program, report));
-    HOTBED_TRY(read_edges(&p, program, report));
-    HOTBED_TRY(read_backward(&p, program, report));
-    report->num_groups = program->num_groups;
-    report->max_stage = program->max_stage;
-    HOTBED_TRY(hotbed_program_arrange(program, p.order, report));
-    find_head_of_line(program, report);
-    return hotbed_program_check_order(program, report, NULL, NULL);
+        return hotbed_plan_fail(program, HOTBED_PIPELINE_SIZE, "order %d is unknown", (int)p.order);
+    HOTBED_TRY(copy_name(program, program->name, p.name == NULL ? "plan" : p.name, "plan"));
+    HOTBED_TRY(read_values(&p, program));
+    HOTBED_TRY(read_streams(&p, program));
+    HOTBED_TRY(read_steps(&p, program));
+    HOTBED_TRY(read_depth(&p, program));
+    HOTBED_TRY(read_edges(&p, program));
+    HOTBED_TRY(read_backward(&p, program));
+    HOTBED_TRY(hotbed_program_arrange(program, p.order));
+    if (report != NULL)
+        describe(program, report);
+    return hotbed_program_check_order(program, NULL, NULL);
 }
 
 hotbed_status hotbed_pipeline_plan_check(
     const hotbed_pipeline_plan *plan, hotbed_pipeline_plan_report *report) {
-    hotbed_pipeline_plan_report own;
+    hotbed_pipeline_plan_report own = {.size = sizeof own};
     if (report != NULL)
         HOTBED_TRY(hotbed_output_check(report, "hotbed_pipeline_plan_report"));
     hotbed_program *program = hotbed_new(sizeof *program);

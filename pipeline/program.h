@@ -51,26 +51,27 @@ typedef struct hotbed_program {
     hotbed_pipeline_plan_name stream_names[HOTBED_PIPELINE_STREAMS_MOST];
     hotbed_stream *streams[HOTBED_PIPELINE_STREAMS_MOST];
     hotbed_pipeline_plan_name groups[HOTBED_PIPELINE_TASKS_MOST];
+    hotbed_pipeline_plan_report *report; /* gets faults, while the plan is read; NULL: none does */
 } hotbed_program;
 
-/* Read and check a plan. *program is large: keep it off the stack. *report is set in any case.
- * Errors: ARGUMENT, MEMORY. */
+/* Read and check a plan. *program is large: keep it off the stack. *report is zeros but for its size;
+ * NULL is allowed. Errors: ARGUMENT, MEMORY. */
 hotbed_status hotbed_program_read(
     const hotbed_pipeline_plan *plan, hotbed_program *program, hotbed_pipeline_plan_report *report);
 
 /* --- inside of reading ------------------------------------------------------------------------ */
 
 /* Record a fault in the report, and fail with it. */
-__attribute__((format(printf, 3, 4))) hotbed_status hotbed_pipeline_plan_fail(
-    hotbed_pipeline_plan_report *report, hotbed_pipeline_plan_fault fault, const char *format, ...);
+__attribute__((format(printf, 3, 4))) hotbed_status hotbed_plan_fail(
+    const hotbed_program *program, hotbed_pipeline_plan_fault fault, const char *format, ...);
 
-/* Return the step of the task called `name`, or HOTBED_STEP_NONE. */
+/* Return the step of the task called `name`, which has `length` bytes, or HOTBED_STEP_NONE. */
+uint32_t hotbed_program_find_word(const hotbed_program *program, const char *name, size_t length);
 uint32_t hotbed_program_find(const hotbed_program *program, const char *name);
 
 /* Compute the order of the steps within a period and within an iteration; check stages and cycles.
  * Errors: ARGUMENT. */
-hotbed_status hotbed_program_arrange(
-    hotbed_program *program, hotbed_pipeline_plan_order order, hotbed_pipeline_plan_report *report);
+hotbed_status hotbed_program_arrange(hotbed_program *program, hotbed_pipeline_plan_order order);
 
 /* Two tasks that access the same state, with no order between them. */
 typedef struct hotbed_program_race {
@@ -83,8 +84,7 @@ typedef struct hotbed_program_race {
  * With `race`, a missing order of a state is stored there instead of being a fault. Errors:
  * ARGUMENT, MEMORY. */
 hotbed_status hotbed_program_check_order(
-    const hotbed_program *program, hotbed_pipeline_plan_report *report, hotbed_program_race *race,
-    bool *raced);
+    const hotbed_program *program, hotbed_program_race *race, bool *raced);
 
 /* Take the next word of a list of names separated by spaces. Returns its length, 0 at the end. */
 size_t hotbed_next_word(const char **list, const char **word);

@@ -72,16 +72,14 @@ static uint32_t behind(
 }
 
 /* Fail with the names of a cycle among the steps that are not `done`. */
-static hotbed_status fail_cycle(
-    const hotbed_program *program, edge_filter counts, uint64_t done,
-    hotbed_pipeline_plan_report *report) {
+static hotbed_status fail_cycle(const hotbed_program *program, edge_filter counts, uint64_t done) {
     uint32_t start = 0;
     while ((done >> start & 1) != 0)
         start++;
     for (uint32_t n = 0; n < program->num_steps; n++) /* after this many, `start` is in a cycle */
         start = behind(program, start, done, counts);
     bool stages = counts != same_iteration;
-    char names[sizeof report->text];
+    char names[sizeof program->report->text];
     size_t used = 0;
     uint32_t at = start;
     do {
@@ -92,27 +90,25 @@ static hotbed_status fail_cycle(
         stages = stages || program->steps[at].stage != program->steps[start].stage;
         at = behind(program, at, done, counts);
     } while (at != start);
-    return hotbed_pipeline_plan_fail(
-        report, stages ? HOTBED_PIPELINE_STAGE_CYCLE : HOTBED_PIPELINE_CYCLE,
+    return hotbed_plan_fail(
+        program, stages ? HOTBED_PIPELINE_STAGE_CYCLE : HOTBED_PIPELINE_CYCLE,
         "tasks come after each other in a cycle, each after the next and the last after the first: "
         "%s",
         names);
 }
 
-hotbed_status hotbed_program_arrange(
-    hotbed_program *program, hotbed_pipeline_plan_order order,
-    hotbed_pipeline_plan_report *report) {
+hotbed_status hotbed_program_arrange(hotbed_program *program, hotbed_pipeline_plan_order order) {
     uint64_t done = 0;
     if (sort_steps(program, same_iteration, false, program->serial, &done) < program->num_steps)
-        return fail_cycle(program, same_iteration, done, report);
+        return fail_cycle(program, same_iteration, done);
     for (uint32_t s = 0; s < program->num_steps; s++) {
         const hotbed_program_step *step = &program->steps[s];
         for (uint32_t e = 0; e < step->num_edges; e++) {
             const hotbed_program_edge *edge = &program->edges[step->first_edge + e];
             const hotbed_program_step *on = &program->steps[edge->on];
             if ((int64_t)on->stage - edge->distance > (int64_t)step->stage)
-                return hotbed_pipeline_plan_fail(
-                    report, HOTBED_PIPELINE_LATER_STAGE,
+                return hotbed_plan_fail(
+                    program, HOTBED_PIPELINE_LATER_STAGE,
                     "'%s' (stage %u) comes after '%s' (stage %u) of iteration i%+d, which runs "
                     "%lld "
                     "periods later",
@@ -122,7 +118,7 @@ hotbed_status hotbed_program_arrange(
     }
     if (sort_steps(program, same_period, order == HOTBED_ORDER_OLDEST, program->order, &done) <
         program->num_steps)
-        return fail_cycle(program, same_period, done, report);
+        return fail_cycle(program, same_period, done);
     return HOTBED_OK;
 }
 
@@ -196,7 +192,7 @@ static void fill_table(const order_table *table) {
     }
 }
 
-static hotbed_status check_values(const order_table *table, hotbed_pipeline_plan_report *report) {
+static hotbed_status check_values(const order_table *table) {
     const hotbed_program *program = table->program;
     for (uint32_t v = 0; v < program->num_values; v++) {
         uint32_t writer = HOTBED_STEP_NONE;
@@ -204,8 +200,8 @@ static hotbed_status check_values(const order_table *table, hotbed_pipeline_plan
             if ((program->steps[s].writes >> v & 1) == 0)
                 continue;
             if (writer != HOTBED_STEP_NONE)
-                return hotbed_pipeline_plan_fail(
-                    report, HOTBED_PIPELINE_WRITERS, "value '%s' is written by '%s' and '%s'",
+                return hotbed_plan_fail(
+                    program, HOTBED_PIPELINE_WRITERS, "value '%s' is written by '%s' and '%s'",
                     program->values[v].name, program->steps[writer].name, program->steps[s].name);
             writer = s;
         }
@@ -213,13 +209,13 @@ static hotbed_status check_values(const order_table *table, hotbed_pipeline_plan
             if ((program->steps[s].reads >> v & 1) == 0)
                 continue;
             if (writer == HOTBED_STEP_NONE)
-                return hotbed_pipeline_plan_fail(
-                    report, HOTBED_PIPELINE_UNWRITTEN,
+                return hotbed_plan_fail(
+                    program, HOTBED_PIPELINE_UNWRITTEN,
                     "value '%s' is read by '%s' and written by none", program->values[v].name,
                     program->steps[s].name);
             if (!is_before(table, writer, 0, s, 0))
-                return hotbed_pipeline_plan_fail(
-                    report, HOTBED_PIPELINE_VALUE_ORDER,
+                return hotbed_plan_fail(
+                    program, HOTBED_PIPELINE_VALUE_ORDER,
                     "'%s' reads '%s' and does not come after its writer '%s' if there is only one "
                     "batch",
                     program->steps[s].name, program->values[v].name, program->steps[writer].name);
@@ -230,28 +226,26 @@ static hotbed_status check_values(const order_table *table, hotbed_pipeline_plan
 
 /* Check two tasks of a gradient: writers may come in any order, each reader comes after all
  * writers. */
-static hotbed_status check_grad_pair(
-    const order_table *table, uint32_t v, uint32_t a, uint32_t b,
-    hotbed_pipeline_plan_report *report) {
+static hotbed_status check_grad_pair(const order_table *table, uint32_t v, uint32_t a, uint32_t b) {
     const hotbed_program *program = table->program;
     const hotbed_program_step *first = &program->steps[a], *second = &program->steps[b];
     bool both_write = (first->writes_grad & second->writes_grad) >> v & 1;
     bool reads = (first->writes_grad & second->reads_grad) >> v & 1;
     if (both_write && !is_before(table, a, 0, b, 0) && !is_before(table, b, 0, a, 0))
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_WRITERS,
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_WRITERS,
             "'%s' and '%s' add to the gradient of '%s' in no order if there is only one batch",
             first->name, second->name, program->values[v].name);
     if (reads && !is_before(table, a, 0, b, 0))
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_VALUE_ORDER,
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_VALUE_ORDER,
             "'%s' reads the gradient of '%s' and does not come after '%s', which adds to it, if "
             "there is only one batch",
             second->name, program->values[v].name, first->name);
     return HOTBED_OK;
 }
 
-static hotbed_status check_grads(const order_table *table, hotbed_pipeline_plan_report *report) {
+static hotbed_status check_grads(const order_table *table) {
     const hotbed_program *program = table->program;
     for (uint32_t v = 0; v < program->num_values; v++) {
         uint64_t readers = 0, writers = 0;
@@ -260,13 +254,13 @@ static hotbed_status check_grads(const order_table *table, hotbed_pipeline_plan_
             writers |= (program->steps[s].writes_grad >> v & 1) << s;
         }
         if (readers != 0 && writers == 0)
-            return hotbed_pipeline_plan_fail(
-                report, HOTBED_PIPELINE_UNWRITTEN,
+            return hotbed_plan_fail(
+                program, HOTBED_PIPELINE_UNWRITTEN,
                 "the gradient of '%s' is read and nobody adds to it", program->values[v].name);
         for (uint32_t a = 0; a < program->num_steps; a++)
             for (uint32_t b = 0; b < program->num_steps; b++)
                 if (a != b)
-                    HOTBED_TRY(check_grad_pair(table, v, a, b, report));
+                    HOTBED_TRY(check_grad_pair(table, v, a, b));
     }
     return HOTBED_OK;
 }
@@ -310,8 +304,7 @@ static bool find_race(const order_table *table, hotbed_program_race *race, uint3
 }
 
 hotbed_status hotbed_program_check_order(
-    const hotbed_program *program, hotbed_pipeline_plan_report *report, hotbed_program_race *race,
-    bool *raced) {
+    const hotbed_program *program, hotbed_program_race *race, bool *raced) {
     order_table table = {.program = program};
     size_t bytes =
         (size_t)program->depth * program->num_steps * program->depth * sizeof *table.before;
@@ -327,9 +320,9 @@ hotbed_status hotbed_program_check_order(
         memset(table.before, 0, bytes);
         fill_table(&table);
         if (table.iterations == 1)
-            status = check_values(&table, report);
+            status = check_values(&table);
         if (table.iterations == 1 && status == HOTBED_OK)
-            status = check_grads(&table, report);
+            status = check_grads(&table);
         any = status == HOTBED_OK && find_race(&table, &found, &state);
     }
     hotbed_delete(table.before);
@@ -339,8 +332,8 @@ hotbed_status hotbed_program_check_order(
         return status;
     }
     if (any)
-        return hotbed_pipeline_plan_fail(
-            report, HOTBED_PIPELINE_STATE_ORDER,
+        return hotbed_plan_fail(
+            program, HOTBED_PIPELINE_STATE_ORDER,
             found.in_order
                 ? "'%s' of iteration i and '%s' of iteration i+%d both use '%s', and are not "
                   "in the order of a serial run if there is no other iteration"

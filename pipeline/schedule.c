@@ -134,12 +134,11 @@ static uint32_t place(const hotbed_program *program, uint32_t step) {
  * of one period may come in either order, the older iteration's comes first, or, with `younger`,
  * the younger one's. Returns false if no order is possible; *open is set if such pairs exist. */
 static bool order_states(hotbed_program *program, bool younger, bool *open) {
-    hotbed_pipeline_plan_report report = {.size = sizeof report};
     for (int n = 0; n < RACES_MOST; n++) {
         hotbed_program_race race;
         bool raced = false;
-        if (hotbed_program_arrange(program, HOTBED_ORDER_OLDEST, &report) != HOTBED_OK ||
-            hotbed_program_check_order(program, &report, &race, &raced) != HOTBED_OK)
+        if (hotbed_program_arrange(program, HOTBED_ORDER_OLDEST) != HOTBED_OK ||
+            hotbed_program_check_order(program, &race, &raced) != HOTBED_OK)
             return false;
         if (!raced)
             return true;
@@ -261,7 +260,6 @@ static candidate *make_place(search *f, uint32_t at) {
 }
 
 static void try_cuts(search *f, const uint32_t *cuts, uint32_t num_cuts, bool younger) {
-    hotbed_pipeline_plan_report report = {.size = sizeof report};
     hotbed_program *p = f->program;
     bool open = false;
     *p = *f->serial;
@@ -272,7 +270,7 @@ static void try_cuts(search *f, const uint32_t *cuts, uint32_t num_cuts, bool yo
     }
     p->max_stage = num_cuts;
     p->depth = num_cuts + 1;
-    if (hotbed_program_arrange(p, HOTBED_ORDER_OLDEST, &report) != HOTBED_OK ||
+    if (hotbed_program_arrange(p, HOTBED_ORDER_OLDEST) != HOTBED_OK ||
         !is_better(
             f, simulate(p, f->costs, f->m),
             find_last(f))) /* adding order can only make it slower */
@@ -314,14 +312,13 @@ static hotbed_status find_limit(const hotbed_program *serial, const char *last, 
     *limit = serial->num_steps - 1;
     for (size_t n = hotbed_next_word(&last, &word); n > 0; n = hotbed_next_word(&last, &word)) {
         uint32_t at = 0;
-        while (at < serial->num_steps &&
-               (strncmp(serial->steps[serial->serial[at]].name, word, n) != 0 ||
-                serial->steps[serial->serial[at]].name[n] != '\0'))
-            at++;
-        if (at == serial->num_steps)
+        const uint32_t step = hotbed_program_find_word(serial, word, n);
+        if (step == HOTBED_STEP_NONE)
             return hotbed_fail_parameter(
                 HOTBED_ERR_ARGUMENT, "last", "schedule: last: there is no task '%.*s'", (int)n,
                 word);
+        while (serial->serial[at] != step)
+            at++;
         *limit = at < *limit ? at : *limit;
     }
     return HOTBED_OK;
@@ -359,7 +356,6 @@ static hotbed_status add_plan(search *f, const hotbed_program *p, bool own_group
 
 /* Evaluate the caller's plans. The size of the first one is the stride of the array. */
 static hotbed_status add_others(search *f, const hotbed_schedule_options *o) {
-    hotbed_pipeline_plan_report report = {.size = sizeof report};
     uint32_t stride = 0, size;
     if (o->num_also > 0)
         memcpy(&stride, o->also, sizeof stride);
@@ -370,7 +366,7 @@ static hotbed_status add_others(search *f, const hotbed_schedule_options *o) {
             return hotbed_fail_limit(
                 HOTBED_ERR_ARGUMENT, "size", size, stride,
                 "schedule: size %u of other plan %u is not the first one's %u", size, n, stride);
-        HOTBED_TRY(hotbed_program_read(plan, f->program, &report));
+        HOTBED_TRY(hotbed_program_read(plan, f->program, NULL));
         HOTBED_TRY(add_plan(f, f->program, true));
     }
     return HOTBED_OK;
@@ -379,13 +375,12 @@ static hotbed_status add_others(search *f, const hotbed_schedule_options *o) {
 static hotbed_status find(
     const hotbed_pipeline_plan *plan, const hotbed_schedule_options *o, search *f,
     hotbed_program *serial) {
-    hotbed_pipeline_plan_report report = {.size = sizeof report};
     uint32_t cuts[DEPTH_MOST], limit = 0;
-    HOTBED_TRY(hotbed_program_read(plan, serial, &report));
+    HOTBED_TRY(hotbed_program_read(plan, serial, NULL));
     HOTBED_TRY(check_costs(serial, o->costs));
     HOTBED_TRY(check_serial(serial));
     HOTBED_TRY(find_limit(serial, o->last, &limit));
-    HOTBED_TRY(hotbed_program_arrange(serial, HOTBED_ORDER_OLDEST, &report));
+    HOTBED_TRY(hotbed_program_arrange(serial, HOTBED_ORDER_OLDEST));
     f->serial = serial;
     f->costs = o->costs;
     f->most = o->candidates;

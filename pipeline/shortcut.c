@@ -16,11 +16,8 @@ static hotbed_status read_tasks(
     const char *word;
     *chosen = 0;
     for (size_t n = hotbed_next_word(&tasks, &word); n > 0; n = hotbed_next_word(&tasks, &word)) {
-        uint32_t s = 0;
-        while (s < program->num_steps &&
-               (strncmp(program->steps[s].name, word, n) != 0 || program->steps[s].name[n] != '\0'))
-            s++;
-        if (s == program->num_steps)
+        const uint32_t s = hotbed_program_find_word(program, word, n);
+        if (s == HOTBED_STEP_NONE)
             return hotbed_fail(
                 HOTBED_ERR_ARGUMENT, "plan %s has no task '%.*s'", program->name, (int)n, word);
         if (program->steps[s].always)

@@ -93,8 +93,7 @@ static void forget(uint32_t number) {
 void hotbed_host_start_small(void *data, size_t bytes) {
     if (bytes < HUGE_LEAST)
         return;
-    hotbed_race_hide();
-    (void)pthread_mutex_lock(&small.lock);
+    hotbed_race_lock(&small.lock);
     if (small.num < MAPPINGS_MOST) {
         const size_t size = round_up(bytes, HUGE_PAGE);
         (void)madvise(data, size, MADV_NOHUGEPAGE);
@@ -103,20 +102,17 @@ void hotbed_host_start_small(void *data, size_t bytes) {
         small.all_bytes += size;
         __atomic_store_n(&small.num, small.num + 1, __ATOMIC_RELAXED);
     }
-    (void)pthread_mutex_unlock(&small.lock);
-    hotbed_race_show();
+    hotbed_race_unlock(&small.lock);
 }
 
 static void end_small(const uint8_t *data) {
-    hotbed_race_hide();
-    (void)pthread_mutex_lock(&small.lock);
+    hotbed_race_lock(&small.lock);
     for (uint32_t i = 0; i < small.num; i++)
         if (small.data[i] == data) {
             forget(i);
             break;
         }
-    (void)pthread_mutex_unlock(&small.lock);
-    hotbed_race_show();
+    hotbed_race_unlock(&small.lock);
 }
 
 /* Give huge pages to memory that is dense, unless another thread does so. */

@@ -10,11 +10,11 @@
 
 #include "base/backend.h"
 #include "base/host_race.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 
 enum { THREADS_MAX = 1024 };
@@ -73,12 +73,10 @@ static hotbed_status wanted_threads(unsigned *out) {
 unsigned hotbed_host_threads(void) {
     if (hotbed_forked())
         return 1;
-    hotbed_race_hide();
-    pthread_mutex_lock(&pool.lock);
+    hotbed_race_lock(&pool.lock);
     unsigned threads = pool.workers + 1;
     bool running = pool.holders > 0;
-    pthread_mutex_unlock(&pool.lock);
-    hotbed_race_show();
+    hotbed_race_unlock(&pool.lock);
     if (!running && wanted_threads(&threads) != HOTBED_OK)
         threads = usable_cores();
     return threads;
@@ -109,26 +107,22 @@ static void unlist(const job *j) {
 
 /* Wait for a job and join it. NULL: the pool stops. */
 static job *next_job(void) {
-    hotbed_race_hide();
-    pthread_mutex_lock(&pool.lock);
+    hotbed_race_lock(&pool.lock);
     while (pool.jobs == NULL && !pool.stop)
         pthread_cond_wait(&pool.work, &pool.lock);
     job *j = pool.stop ? NULL : pool.jobs;
     if (j != NULL)
         j->users++;
-    pthread_mutex_unlock(&pool.lock);
-    hotbed_race_show();
+    hotbed_race_unlock(&pool.lock);
     return j;
 }
 
 static void leave_job(job *j) {
-    hotbed_race_hide();
-    pthread_mutex_lock(&pool.lock);
+    hotbed_race_lock(&pool.lock);
     unlist(j); /* no ranges are left */
     if (--j->users == 0)
         pthread_cond_signal(&j->idle);
-    pthread_mutex_unlock(&pool.lock);
-    hotbed_race_show();
+    hotbed_race_unlock(&pool.lock);
 }
 
 static void *worker(void *unused) {
@@ -143,8 +137,7 @@ static void *worker(void *unused) {
 
 /* Add the job to the list and wake threads for it. False: the pool has no threads. */
 static bool offer_job(job *j) {
-    hotbed_race_hide();
-    pthread_mutex_lock(&pool.lock);
+    hotbed_race_lock(&pool.lock);
     uint64_t helpers = j->ranges - 1 < pool.workers ? j->ranges - 1 : pool.workers;
     if (helpers > 0) {
         pthread_cond_init(&j->idle, NULL);
@@ -153,15 +146,13 @@ static bool offer_job(job *j) {
         for (uint64_t i = 0; i < helpers; i++)
             pthread_cond_signal(&pool.work);
     }
-    pthread_mutex_unlock(&pool.lock);
-    hotbed_race_show();
+    hotbed_race_unlock(&pool.lock);
     return helpers > 0;
 }
 
 /* Wait until no other thread works on the job. */
 static void await_job(job *j) {
-    hotbed_race_hide();
-    pthread_mutex_lock(&pool.lock);
+    hotbed_race_lock(&pool.lock);
     unlist(j);
     while (j->users > 0)
         pthread_cond_wait(&j->idle, &pool.lock);
@@ -196,13 +187,11 @@ void hotbed_pool_run(uint64_t n, uint64_t grain, hotbed_host_body body, const vo
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
 static void set_pool(uint32_t workers, bool stop) {
-    hotbed_race_hide();
-    pthread_mutex_lock(&pool.lock);
+    hotbed_race_lock(&pool.lock);
     pool.workers = workers;
     pool.stop = stop;
     pthread_cond_broadcast(&pool.work);
-    pthread_mutex_unlock(&pool.lock);
-    hotbed_race_show();
+    hotbed_race_unlock(&pool.lock);
 }
 
 /* Join the first `count` threads. */
@@ -214,17 +203,13 @@ static void stop_threads(uint32_t count) {
 }
 
 static hotbed_status start_threads(uint32_t count) {
-    sigset_t all, before;
-    sigfillset(&all); /* signals are for the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     uint32_t started = 0;
     int error = 0;
     while (started < count && error == 0) {
-        error = pthread_create(&pool.threads[started], NULL, worker, NULL);
+        error = hotbed_thread_start(&pool.threads[started], worker, NULL);
         if (error == 0)
             started++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error == 0) {
         set_pool(started, false);
         return HOTBED_OK;
@@ -237,12 +222,10 @@ static hotbed_status start_threads(uint32_t count) {
 
 /* Change the number of streams that hold the pool, and return it. Called under `turn`. */
 static uint32_t hold_pool(int32_t change) {
-    hotbed_race_hide();
-    pthread_mutex_lock(&pool.lock);
+    hotbed_race_lock(&pool.lock);
     pool.holders += (uint32_t)change;
     uint32_t holders = pool.holders;
-    pthread_mutex_unlock(&pool.lock);
-    hotbed_race_show();
+    hotbed_race_unlock(&pool.lock);
     return holders;
 }
 

@@ -9,6 +9,8 @@
 
 #include "base/port.h"
 
+#include <pthread.h>
+
 #if defined(HOTBED_WITH_TSAN)
 /* Functions of TSan's runtime, which has no header for them. */
 void AnnotateIgnoreSyncBegin(const char *file, int line);
@@ -34,4 +36,15 @@ static inline void hotbed_race_show(void) {
     AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
     AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
 #endif
+}
+
+/* A lock that is hidden, with what happens under it. */
+static inline void hotbed_race_lock(pthread_mutex_t *lock) {
+    hotbed_race_hide();
+    pthread_mutex_lock(lock);
+}
+
+static inline void hotbed_race_unlock(pthread_mutex_t *lock) {
+    pthread_mutex_unlock(lock);
+    hotbed_race_show();
 }

@@ -21,9 +21,9 @@
 #include "base/clock.h"
 #include "base/host_pool.h"
 #include "base/host_race.h"
+#include "base/thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 
 enum {
@@ -39,14 +39,17 @@ typedef enum task_kind {
     TASK_GRAPH,  /* run the tasks of pointer, a graph */
 } task_kind;
 
-typedef struct task {
-    uint64_t number; /* atomic; set last: publishes the caller's memory to the worker thread */
+typedef struct work {
     task_kind kind;
     uint64_t n, grain;
     hotbed_host_body body;
     void (*function)(void *argument);
     void *pointer;
-    size_t args_bytes;
+} work;
+
+typedef struct task {
+    uint64_t number; /* atomic; set last: publishes the caller's memory to the worker thread */
+    work does;
     _Alignas(16) unsigned char args[HOTBED_HOST_ARGS_BYTES];
 } task;
 
@@ -146,38 +149,35 @@ static bool queue_passed(queue *q, uint64_t number) {
 static void queue_await(queue *q, uint64_t number) {
     if (queue_passed(q, number))
         return;
-    hotbed_race_hide();
-    pthread_mutex_lock(&q->lock);
+    hotbed_race_lock(&q->lock);
     queue_block(q, number);
-    pthread_mutex_unlock(&q->lock);
-    hotbed_race_show();
+    hotbed_race_unlock(&q->lock);
     (void)queue_passed(q, number); /* acquires */
 }
 
 /* `number` is the running task's number, or the number of the graph that contains the task. */
 static void run_task(const task *t, const queue *q, uint64_t number) {
-    switch (t->kind) {
+    const work *w = &t->does;
+    switch (w->kind) {
     case TASK_LAUNCH:
-        hotbed_pool_run(t->n, t->grain, t->body, t->args);
+        hotbed_pool_run(w->n, w->grain, w->body, t->args);
         break;
     case TASK_CALL:
-        t->function(t->pointer);
+        w->function(w->pointer);
         break;
     case TASK_STAMP: {
-        host_event *event = t->pointer;
-        hotbed_race_hide();
-        pthread_mutex_lock(&event->lock);
+        host_event *event = w->pointer;
+        hotbed_race_lock(&event->lock);
         if (event->marked == q && event->number == number) /* otherwise it was recorded again */
             event->seconds = hotbed_monotonic_seconds();
-        pthread_mutex_unlock(&event->lock);
-        hotbed_race_show();
+        hotbed_race_unlock(&event->lock);
         break;
     }
     case TASK_WAIT:
-        queue_await(t->pointer, t->n);
+        queue_await(w->pointer, w->n);
         break;
     case TASK_GRAPH: {
-        const host_graph *graph = t->pointer;
+        const host_graph *graph = w->pointer;
         for (size_t i = 0; i < graph->num_tasks; i++)
             run_task(&graph->tasks[i], q, number);
         break;
@@ -188,26 +188,24 @@ static void run_task(const task *t, const queue *q, uint64_t number) {
 static void event_drop(host_event *event);
 
 /* Drop the references that an enqueued task held. */
-static void release_task(const task *t) {
-    if (t->kind == TASK_STAMP)
-        event_drop(t->pointer);
-    else if (t->kind == TASK_WAIT)
-        queue_drop(t->pointer);
+static void release_work(const work *w) {
+    if (w->kind == TASK_STAMP)
+        event_drop(w->pointer);
+    else if (w->kind == TASK_WAIT)
+        queue_drop(w->pointer);
 }
 
 /* Wait for the next task. NULL: the stream is being destroyed. */
 static const task *queue_next(queue *q) {
     const task *t = NULL;
-    hotbed_race_hide();
-    pthread_mutex_lock(&q->lock);
+    hotbed_race_lock(&q->lock);
     while (q->count == 0 && !q->stop) {
         q->head = 0; /* keeps short queues in the cache */
         pthread_cond_wait(&q->work, &q->lock);
     }
     if (q->count > 0)
         t = &q->ring[q->head];
-    pthread_mutex_unlock(&q->lock);
-    hotbed_race_show();
+    hotbed_race_unlock(&q->lock);
     if (t != NULL) /* pairs with queue_publish() */
         (void)hotbed_load_acquire_u64(&t->number);
     return t;
@@ -215,27 +213,31 @@ static const task *queue_next(queue *q) {
 
 static void queue_complete(queue *q, uint64_t number) {
     hotbed_store_release_u64(&q->completed, number); /* pairs with queue_passed() */
-    hotbed_race_hide();
-    pthread_mutex_lock(&q->lock);
-    q->head = (q->head + 1) % RING_TASKS;
-    q->count--;
+    hotbed_race_lock(&q->lock);
+    if (!q->run_inline) {
+        q->head = (q->head + 1) % RING_TASKS;
+        q->count--;
+    }
     if (number >= q->wanted) {
         q->wanted = UINT64_MAX; /* threads that still wait will set it again */
         pthread_cond_broadcast(&q->done);
     }
-    pthread_mutex_unlock(&q->lock);
-    hotbed_race_show();
+    hotbed_race_unlock(&q->lock);
+}
+
+/* Run task `number`, and complete it. */
+static void queue_run(queue *q, const task *t, uint64_t number) {
+    run_task(t, q, number);
+    release_work(&t->does);
+    queue_complete(q, number);
+    hotbed_host_look_at_pages();
 }
 
 static void *queue_main(void *argument) {
     queue *q = argument;
     uint64_t number = 0;
-    for (const task *t = queue_next(q); t != NULL; t = queue_next(q)) {
-        run_task(t, q, ++number);
-        release_task(t);
-        queue_complete(q, number);
-        hotbed_host_look_at_pages();
-    }
+    for (const task *t = queue_next(q); t != NULL; t = queue_next(q))
+        queue_run(q, t, ++number);
     return NULL;
 }
 
@@ -243,8 +245,7 @@ static void *queue_main(void *argument) {
  * waiting for one if the ring is full. Its number is q->enqueued. The caller fills it and calls
  * queue_publish(). */
 static task *queue_push(queue *q) {
-    hotbed_race_hide();
-    pthread_mutex_lock(&q->lock);
+    hotbed_race_lock(&q->lock);
     if (q->count == RING_TASKS) {
         hotbed_count_wait();
         queue_block(q, q->enqueued - RING_TASKS / 2);
@@ -259,17 +260,13 @@ static void queue_publish(queue *q, task *t) {
     hotbed_store_release_u64(&t->number, q->enqueued); /* pairs with queue_next() */
     hotbed_race_hide();
     pthread_cond_signal(&q->work);
-    pthread_mutex_unlock(&q->lock);
-    hotbed_race_show();
+    hotbed_race_unlock(&q->lock);
 }
 
-static void fill_task(
-    task *t, task_kind kind, uint64_t n, void *pointer, void (*function)(void *argument)) {
-    t->kind = kind;
-    t->n = n;
-    t->pointer = pointer;
-    t->function = function;
-    t->args_bytes = 0;
+static void fill_task(task *t, const work *w, const void *args, size_t bytes) {
+    t->does = *w;
+    if (bytes > 0)
+        memcpy(t->args, args, bytes);
 }
 
 /* --- recording ------------------------------------------------------------------------------ */
@@ -328,17 +325,6 @@ static hotbed_status probe(void) {
     return HOTBED_OK;
 }
 
-static hotbed_status start_queue(queue *q) {
-    sigset_t all, before;
-    sigfillset(&all); /* signals are for the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&q->thread, NULL, queue_main, q);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0)
-        return hotbed_fail_os(HOTBED_ERR_MEMORY, error, "a stream's thread cannot be started");
-    return HOTBED_OK;
-}
-
 /* Not zeroed: calloc() writes to memory that malloc() reuses, 4.6 MiB for each stream. */
 static task *new_ring(void) {
     task *ring = malloc(RING_TASKS * sizeof *ring);
@@ -363,11 +349,11 @@ static hotbed_status queue_create(bool run_inline, queue **out) {
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->work, NULL);
     pthread_cond_init(&q->done, NULL);
-    hotbed_status status = run_inline ? HOTBED_OK : start_queue(q);
-    if (status != HOTBED_OK) {
+    const int error = run_inline ? 0 : hotbed_thread_start(&q->thread, queue_main, q);
+    if (error != 0) {
         hotbed_delete(ring);
         queue_drop(q);
-        return status;
+        return hotbed_fail_os(HOTBED_ERR_MEMORY, error, "a stream's thread cannot be started");
     }
     *out = q;
     return HOTBED_OK;
@@ -401,12 +387,10 @@ static void stream_destroy(hotbed_stream *base) {
     host_stream *stream = host(base);
     queue *q = stream->queue;
     if (!q->run_inline) {
-        hotbed_race_hide();
-        pthread_mutex_lock(&q->lock);
+        hotbed_race_lock(&q->lock);
         q->stop = true;
         pthread_cond_signal(&q->work);
-        pthread_mutex_unlock(&q->lock);
-        hotbed_race_show();
+        hotbed_race_unlock(&q->lock);
         pthread_join(q->thread, NULL);
     }
     hotbed_delete(q->ring);
@@ -430,95 +414,76 @@ static hotbed_status stream_sync(hotbed_stream *base) {
     return HOTBED_OK;
 }
 
+/* Move the event's mark to task `number` of the queue. Called under the queue's lock, hidden from
+ * TSan, and before the task can run. Lock order: the queue's lock first, then the event's. */
+static void event_mark(host_event *event, queue *q, uint64_t number) {
+    hold(&q->references);
+    pthread_mutex_lock(&event->lock);
+    queue *before = event->marked;
+    event->marked = q;
+    event->number = number;
+    pthread_mutex_unlock(&event->lock);
+    queue_drop(before); /* never the last reference to `q`, since its stream holds one */
+}
+
+/* event_mark() of all events that the work records. */
+static void mark_events(const work *w, queue *q, uint64_t number) {
+    if (w->kind == TASK_STAMP)
+        event_mark(w->pointer, q, number);
+    const host_graph *graph = w->kind == TASK_GRAPH ? w->pointer : NULL;
+    for (size_t i = 0; graph != NULL && i < graph->num_events; i++)
+        if (!graph->events[i].wait)
+            event_mark(graph->events[i].event, q, number);
+}
+
 /* Number the next task of an inline stream. The task is not completed before queue_run()
  * returns. */
-static uint64_t queue_begin(queue *q) {
-    hotbed_race_hide();
-    pthread_mutex_lock(&q->lock);
+static uint64_t queue_begin(queue *q, const work *w) {
+    hotbed_race_lock(&q->lock);
     uint64_t number = ++q->enqueued;
-    pthread_mutex_unlock(&q->lock);
-    hotbed_race_show();
+    mark_events(w, q, number);
+    hotbed_race_unlock(&q->lock);
     return number;
 }
 
-/* Run task `number` of an inline stream on this thread, and complete it. */
-static void queue_run(queue *q, const task *t, uint64_t number) {
-    run_task(t, q, number);
-    release_task(t);
-    hotbed_store_release_u64(&q->completed, number); /* pairs with queue_passed() */
-    hotbed_race_hide();
-    pthread_mutex_lock(&q->lock);
-    if (number >= q->wanted) {
-        q->wanted = UINT64_MAX;
-        pthread_cond_broadcast(&q->done);
-    }
-    pthread_mutex_unlock(&q->lock);
-    hotbed_race_show();
-    hotbed_host_look_at_pages();
-}
-
-/* Enqueue or record a task without arguments to copy. */
-static hotbed_status enqueue(
-    host_stream *stream, task_kind kind, uint64_t n, void *pointer,
-    void (*function)(void *argument)) {
+/* Enqueue, record, or run the work at once. */
+static hotbed_status submit(
+    hotbed_stream *base, const work *w, const void *args, size_t args_bytes) {
+    const host_stream *stream = host(base);
+    queue *q = stream->queue;
     if (stream->recording != NULL) {
         task *t = NULL;
         HOTBED_TRY(record_task(stream->recording, &t));
-        fill_task(t, kind, n, pointer, function);
+        fill_task(t, w, args, args_bytes);
         return HOTBED_OK;
     }
-    queue *q = stream->queue;
     if (q->run_inline) {
-        if (kind == TASK_WAIT && !queue_passed(pointer, n))
+        if (w->kind == TASK_WAIT && !queue_passed(w->pointer, w->n))
             hotbed_count_wait();
-        task own = {.kind = kind, .n = n, .pointer = pointer, .function = function};
-        queue_run(q, &own, queue_begin(q));
+        task own;
+        fill_task(&own, w, args, args_bytes);
+        queue_run(q, &own, queue_begin(q, w));
         return HOTBED_OK;
     }
     task *t = queue_push(q);
-    fill_task(t, kind, n, pointer, function);
+    fill_task(t, w, args, args_bytes);
+    mark_events(w, q, q->enqueued);
     queue_publish(q, t);
     return HOTBED_OK;
 }
 
 static hotbed_status stream_call(
     hotbed_stream *base, void (*function)(void *argument), void *argument) {
-    return enqueue(host(base), TASK_CALL, 0, argument, function);
-}
-
-static void fill_launch(
-    task *t, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
-    size_t args_bytes) {
-    fill_task(t, TASK_LAUNCH, n, NULL, NULL);
-    t->grain = grain;
-    t->body = body;
-    t->args_bytes = args_bytes;
-    if (args_bytes > 0)
-        memcpy(t->args, args, args_bytes);
+    const work w = {.kind = TASK_CALL, .function = function, .pointer = argument};
+    return submit(base, &w, NULL, 0);
 }
 
 static hotbed_status queue_launch(
     hotbed_stream *stream, uint64_t n, uint64_t grain, hotbed_host_body body, const void *args,
     size_t args_bytes) {
-    host_stream *own = host(stream);
+    const work w = {.kind = TASK_LAUNCH, .n = n, .grain = grain, .body = body};
     HOTBED_TRY(hotbed_fork_check());
-    if (own->recording != NULL) {
-        task *t = NULL;
-        HOTBED_TRY(record_task(own->recording, &t));
-        fill_launch(t, n, grain, body, args, args_bytes);
-        return HOTBED_OK;
-    }
-    queue *q = own->queue;
-    if (q->run_inline) {
-        task direct;
-        fill_launch(&direct, n, grain, body, args, args_bytes);
-        queue_run(q, &direct, queue_begin(q));
-        return HOTBED_OK;
-    }
-    task *t = queue_push(q);
-    fill_launch(t, n, grain, body, args, args_bytes);
-    queue_publish(q, t);
-    return HOTBED_OK;
+    return submit(stream, &w, args, args_bytes);
 }
 
 hotbed_status hotbed_host_launch(
@@ -562,60 +527,24 @@ static void event_destroy(hotbed_event *base) {
     event_drop((host_event *)base);
 }
 
-/* Move the event's mark to task `number` of the queue. Called under the queue's lock, hidden from
- * TSan, and before the task can run. Lock order: the queue's lock first, then the event's. */
-static void event_mark(host_event *event, queue *q, uint64_t number) {
-    hold(&q->references);
-    pthread_mutex_lock(&event->lock);
-    queue *before = event->marked;
-    event->marked = q;
-    event->number = number;
-    pthread_mutex_unlock(&event->lock);
-    queue_drop(before); /* never the last reference to `q`, since its stream holds one */
-}
-
-/* event_mark() for an inline stream: task `number` runs on this thread afterwards. */
-static void mark_inline(host_event *event, queue *q, uint64_t number) {
-    hotbed_race_hide();
-    pthread_mutex_lock(&q->lock);
-    event_mark(event, q, number);
-    pthread_mutex_unlock(&q->lock);
-    hotbed_race_show();
-}
-
 /* Read the event's mark. *marked is NULL, or holds a reference for the caller. */
 static void event_read(host_event *event, queue **marked, uint64_t *number) {
-    hotbed_race_hide();
-    pthread_mutex_lock(&event->lock);
+    hotbed_race_lock(&event->lock);
     *marked = event->marked;
     *number = event->number;
     if (*marked != NULL)
         hold(&(*marked)->references);
-    pthread_mutex_unlock(&event->lock);
-    hotbed_race_show();
+    hotbed_race_unlock(&event->lock);
 }
 
-static hotbed_status event_record(hotbed_event *base, hotbed_stream *stream_base) {
+static hotbed_status event_record(hotbed_event *base, hotbed_stream *stream) {
     host_event *event = (host_event *)base;
-    host_stream *stream = host(stream_base);
-    if (stream->recording != NULL) {
-        HOTBED_TRY(record_event(stream->recording, event, false));
-        return enqueue(stream, TASK_STAMP, 0, event, NULL);
-    }
-    queue *q = stream->queue;
-    hold(&event->references);
-    if (q->run_inline) {
-        task own = {.kind = TASK_STAMP, .pointer = event};
-        uint64_t number = queue_begin(q);
-        mark_inline(event, q, number);
-        queue_run(q, &own, number);
-        return HOTBED_OK;
-    }
-    task *t = queue_push(q);
-    fill_task(t, TASK_STAMP, 0, event, NULL);
-    event_mark(event, q, q->enqueued);
-    queue_publish(q, t);
-    return HOTBED_OK;
+    const work w = {.kind = TASK_STAMP, .pointer = event};
+    if (host(stream)->recording != NULL)
+        HOTBED_TRY(record_event(host(stream)->recording, event, false));
+    else
+        hold(&event->references);
+    return submit(stream, &w, NULL, 0);
 }
 
 static hotbed_status stream_wait(hotbed_stream *base, hotbed_event *event_base) {
@@ -628,7 +557,8 @@ static hotbed_status stream_wait(hotbed_stream *base, hotbed_event *event_base) 
     event_read(event, &marked, &number);
     if (marked == NULL)
         return HOTBED_OK;
-    return enqueue(stream, TASK_WAIT, number, marked, NULL);
+    const work w = {.kind = TASK_WAIT, .n = number, .pointer = marked};
+    return submit(base, &w, NULL, 0);
 }
 
 static hotbed_status event_query(hotbed_event *base, bool *recorded, bool *done) {
@@ -654,11 +584,9 @@ static hotbed_status event_sync(hotbed_event *base) {
 
 static double event_time(hotbed_event *base) {
     host_event *event = (host_event *)base;
-    hotbed_race_hide();
-    pthread_mutex_lock(&event->lock);
+    hotbed_race_lock(&event->lock);
     double seconds = event->seconds;
-    pthread_mutex_unlock(&event->lock);
-    hotbed_race_show();
+    hotbed_race_unlock(&event->lock);
     return seconds;
 }
 
@@ -733,32 +661,14 @@ static hotbed_status graph_end(hotbed_stream *base, hotbed_graph **out) {
     return HOTBED_OK;
 }
 
-static hotbed_status graph_launch(hotbed_graph *base, hotbed_stream *stream_base) {
+static hotbed_status graph_launch(hotbed_graph *base, hotbed_stream *stream) {
     host_graph *graph = (host_graph *)base;
-    host_stream *stream = host(stream_base);
     for (size_t i = 0; i < graph->num_events; i++) {
         if (graph->events[i].wait)
-            HOTBED_TRY(stream_wait(stream_base, &graph->events[i].event->base));
+            HOTBED_TRY(stream_wait(stream, &graph->events[i].event->base));
     }
-    queue *q = stream->queue;
-    if (q->run_inline) {
-        task own = {.kind = TASK_GRAPH, .pointer = graph};
-        uint64_t number = queue_begin(q);
-        for (size_t i = 0; i < graph->num_events; i++) {
-            if (!graph->events[i].wait)
-                mark_inline(graph->events[i].event, q, number);
-        }
-        queue_run(q, &own, number);
-        return HOTBED_OK;
-    }
-    task *t = queue_push(q);
-    fill_task(t, TASK_GRAPH, 0, graph, NULL);
-    for (size_t i = 0; i < graph->num_events; i++) {
-        if (!graph->events[i].wait)
-            event_mark(graph->events[i].event, q, q->enqueued);
-    }
-    queue_publish(q, t);
-    return HOTBED_OK;
+    const work w = {.kind = TASK_GRAPH, .pointer = graph};
+    return submit(stream, &w, NULL, 0);
 }
 
 const hotbed_backend_ops hotbed_host_ops = {

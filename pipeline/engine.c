@@ -3,14 +3,17 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/thread.h"
 #include "pipeline/worker.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <time.h>
 
-/* How long a failed pipeline waits for threads that are still in a task. */
+/* Seconds that a failed pipeline waits for threads that are still in a task. */
 static const double join_seconds = 0.5;
+
+static uint64_t in_seconds(double seconds) {
+    return hotbed_monotonic_now() + (uint64_t)(1e9 * seconds);
+}
 
 /* --- failing ---------------------------------------------------------------------------------- */
 
@@ -25,19 +28,6 @@ void hotbed_pipeline_join(hotbed_pipeline *pipeline, bool all) {
             group->started = false;
         }
     }
-}
-
-static struct timespec in_seconds(double seconds) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    double whole = (double)(int64_t)seconds;
-    time.tv_sec += (time_t)whole;
-    time.tv_nsec += (long)((seconds - whole) * 1e9);
-    if (time.tv_nsec >= 1000000000L) {
-        time.tv_nsec -= 1000000000L;
-        time.tv_sec++;
-    }
-    return time;
 }
 
 /* Whether a thread is still running although it has no task, and will therefore end soon. All
@@ -57,13 +47,12 @@ static hotbed_status finish_failure(hotbed_pipeline *pipeline) {
     (void)pthread_mutex_unlock(&pipeline->lock);
     if (revoke)
         pipeline->options.revoke(pipeline->options.revoke_self);
-    const struct timespec until = in_seconds(join_seconds);
+    const uint64_t until = in_seconds(join_seconds);
     bool in_time = true;
     (void)pthread_mutex_lock(&pipeline->lock);
     while (pipeline->stats.threads > 0 && (in_time || one_ends(pipeline)))
         if (in_time)
-            in_time =
-                pthread_cond_timedwait(&pipeline->changed, &pipeline->lock, &until) != ETIMEDOUT;
+            in_time = hotbed_cond_wait(&pipeline->changed, &pipeline->lock, until);
         else
             (void)pthread_cond_wait(&pipeline->changed, &pipeline->lock);
     (void)pthread_mutex_unlock(&pipeline->lock);
@@ -262,11 +251,11 @@ static void list_pending(
 /* Phase one for a whole iteration: wait until all its tasks are submitted. */
 static hotbed_status await(hotbed_pipeline *pipeline, uint64_t number) {
     const hotbed_iteration *iteration = hotbed_pipeline_iteration(pipeline, number);
-    const struct timespec until = in_seconds(pipeline->options.deadline_seconds);
+    const uint64_t until = in_seconds(pipeline->options.deadline_seconds);
     char pending[256];
     (void)pthread_mutex_lock(&pipeline->lock);
     while (iteration->remaining > 0 && !pipeline->failed)
-        if (pthread_cond_timedwait(&pipeline->changed, &pipeline->lock, &until) == ETIMEDOUT)
+        if (!hotbed_cond_wait(&pipeline->changed, &pipeline->lock, until))
             break;
     bool failed = pipeline->failed, late = iteration->remaining > 0;
     if (late)

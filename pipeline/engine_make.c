@@ -7,9 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/options.h"
-
-#include <signal.h>
-#include <time.h>
+#include "base/thread.h"
 
 enum { ALIGNMENT = 256, DEADLINE_SECONDS = 60 };
 
@@ -100,17 +98,13 @@ static hotbed_status start_group(hotbed_pipeline *pipeline, uint32_t g) {
     group->queue = hotbed_new(group->capacity * sizeof *group->queue);
     if (group->queue == NULL)
         return no_memory();
-    sigset_t all, before;
-    sigfillset(&all); /* the program's own threads handle signals */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     (void)pthread_mutex_lock(&pipeline->lock);
-    int error = pthread_create(&group->thread, NULL, hotbed_task_group_main, group);
+    int error = hotbed_thread_start(&group->thread, hotbed_task_group_main, group);
     if (error == 0) {
         group->started = true;
         pipeline->stats.threads++;
     }
     (void)pthread_mutex_unlock(&pipeline->lock);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0)
         return hotbed_fail_os(
             HOTBED_ERR_MEMORY, error, "the thread of group '%s' cannot be started",
@@ -155,15 +149,6 @@ static hotbed_status read_options(
     return HOTBED_OK;
 }
 
-static void init_lock(hotbed_pipeline *pipeline) {
-    pthread_condattr_t attributes;
-    (void)pthread_mutex_init(&pipeline->lock, NULL);
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&pipeline->changed, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
-}
-
 hotbed_status hotbed_pipeline_create(
     const hotbed_pipeline_plan *plan, const hotbed_pipeline_options *options,
     hotbed_pipeline **out) {
@@ -181,7 +166,8 @@ hotbed_status hotbed_pipeline_create(
     pipeline->program = program;
     pipeline->options = read;
     pipeline->order_hash = 0xCBF29CE484222325U;
-    init_lock(pipeline);
+    (void)pthread_mutex_init(&pipeline->lock, NULL);
+    hotbed_cond_init(&pipeline->changed);
     hotbed_nvtx_start();
     hotbed_status status = hotbed_program_read(plan, program, NULL);
     HOTBED_THEN(status, make(pipeline));

@@ -9,11 +9,11 @@
 #include "base/options.h"
 #include "base/stream.h"
 #include "base/text.h"
+#include "base/thread.h"
 
 #include <assert.h>
 #include <stdarg.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     DEADLINE_MS = 30000,
@@ -31,24 +31,6 @@ const char *hotbed_comm_operation_name(hotbed_comm_operation operation) {
                                         "exchange",   "broadcast",     "barrier",
                                         "all_reduce", "window_create", "window_barrier"};
     return HOTBED_NAME(names, operation, "unknown");
-}
-
-/* --- waiting with a deadline ---------------------------------------------------------------- */
-
-void hotbed_comm_cond_init(pthread_cond_t *condition) {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(condition, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
-bool hotbed_comm_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t until) {
-    struct timespec time = {
-        .tv_sec = (time_t)(until / 1000000000U),
-        .tv_nsec = (long)(until % 1000000000U),
-    };
-    return pthread_cond_timedwait(condition, lock, &time) == 0;
 }
 
 /* --- the base of a communicator --------------------------------------------------------------- */
@@ -73,7 +55,7 @@ hotbed_status hotbed_comm_start(
     comm->size = size;
     comm->deadline_ms = known.deadline_ms;
     pthread_mutex_init(&comm->lock, NULL);
-    hotbed_comm_cond_init(&comm->turn);
+    hotbed_cond_init(&comm->turn);
     return HOTBED_OK;
 }
 
@@ -253,7 +235,7 @@ static bool take_turn(hotbed_comm *comm, uint64_t turn) {
             (void)pthread_cond_wait(&comm->turn, &comm->lock);
             continue;
         }
-        (void)hotbed_comm_cond_wait(
+        (void)hotbed_cond_wait(
             &comm->turn, &comm->lock, hotbed_monotonic_now() + LOOK_MS * UINT64_C(1000000));
         pthread_mutex_unlock(&comm->lock);
         poll(comm);

@@ -240,11 +240,6 @@ hotbed_status hotbed_comm_bare_all_to_all(
 hotbed_status hotbed_comm_probe_mpi(void);
 hotbed_status hotbed_comm_probe_nccl(void);
 
-/* A condition variable of the clock of hotbed_monotonic_now(), and a wait on it: false once `until`
- * has passed. */
-void hotbed_comm_cond_init(pthread_cond_t *condition);
-bool hotbed_comm_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t until);
-
 /* Run a batch now, on the calling thread, after the batches enqueued before it. False: it
  * failed. */
 bool hotbed_comm_run_now(hotbed_comm *comm, const hotbed_comm_batch *batch);

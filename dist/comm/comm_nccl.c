@@ -15,13 +15,13 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/stream.h"
+#include "base/thread.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <nccl.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,16 +76,6 @@ static hotbed_status check_nccl(ncclResult_t result, const char *call) {
 
 #define CHECK_NCCL(call, ...) check_nccl(call(__VA_ARGS__), #call)
 
-/* Start a thread of the library with signals blocked: the program's own threads handle them. */
-static bool start_thread(pthread_t *thread, void *(*function)(void *argument), void *argument) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(thread, NULL, function, argument);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error == 0;
-}
-
 /* --- the end of NCCL's communicators ---------------------------------------------------------- */
 
 /* ncclCommDestroy() and ncclCommAbort() return when the other processes have called them too,
@@ -131,7 +121,7 @@ static void end_nccl(nccl_comm *n) {
     if (e != NULL) {
         *e = (ending){n->nccl, n->device, failed};
         __atomic_fetch_add(&num_endings, 1, __ATOMIC_RELAXED);
-        if (start_thread(&thread, end_main, e)) {
+        if (hotbed_thread_start(&thread, end_main, e) == 0) {
             (void)pthread_detach(thread);
             n->nccl = NULL;
             return;
@@ -571,13 +561,13 @@ static hotbed_status start_nccl(nccl_comm *n, const ncclUniqueId *id, uint64_t u
     if (i == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to start NCCL");
     pthread_mutex_init(&i->lock, NULL);
-    hotbed_comm_cond_init(&i->done_or_left);
+    hotbed_cond_init(&i->done_or_left);
     i->device = n->device;
     i->rank = n->base.rank;
     i->size = n->base.size;
     i->id = *id;
     pthread_t thread;
-    if (!start_thread(&thread, init_main, i)) {
+    if (hotbed_thread_start(&thread, init_main, i) != 0) {
         init_free(i);
         return hotbed_fail(HOTBED_ERR_MEMORY, "no thread to start NCCL");
     }
@@ -586,7 +576,7 @@ static hotbed_status start_nccl(nccl_comm *n, const ncclUniqueId *id, uint64_t u
     while (!i->done && hotbed_monotonic_now() < until && !hotbed_comm_has_failed(&n->base)) {
         hotbed_link_poll(n->link, &n->base, 0); /* a rank may die at this point */
         uint64_t soon = hotbed_monotonic_now() + (uint64_t)LOOK_MS * 1000000U;
-        (void)hotbed_comm_cond_wait(&i->done_or_left, &i->lock, soon);
+        (void)hotbed_cond_wait(&i->done_or_left, &i->lock, soon);
     }
     bool done = i->done;
     i->left = true;
@@ -626,7 +616,7 @@ static hotbed_status alloc(nccl_comm *n) {
 /* The first barrier connects all GPUs and loads the kernels, so that no later call has to. */
 static hotbed_status start(nccl_comm *n, const ncclUniqueId *id, uint64_t until) {
     HOTBED_TRY(start_nccl(n, id, until));
-    n->watched = start_thread(&n->watcher, watch, n);
+    n->watched = hotbed_thread_start(&n->watcher, watch, n) == 0;
     if (!n->watched)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no thread to watch over NCCL");
     hotbed_comm_batch batch = hotbed_comm_batch_of(&n->base, HOTBED_COMM_BARRIER, 0);

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/stream.h"
+#include "base/thread.h"
 #include "dist/comm/comm.h"
 
 #include <errno.h>
@@ -234,14 +235,14 @@ static int find_name(
     (void)snprintf(l->host, sizeof l->host, "%s", host);
     (void)snprintf(l->service, sizeof l->service, "%s", service);
     pthread_mutex_init(&l->lock, NULL);
-    hotbed_comm_cond_init(&l->ended);
-    if (pthread_create(&thread, NULL, search, l) != 0) {
+    hotbed_cond_init(&l->ended);
+    if (hotbed_thread_start(&thread, search, l) != 0) {
         free_lookup(l);
         return EAI_MEMORY;
     }
     (void)pthread_detach(thread);
     pthread_mutex_lock(&l->lock);
-    while (!l->done && hotbed_comm_cond_wait(&l->ended, &l->lock, until))
+    while (!l->done && hotbed_cond_wait(&l->ended, &l->lock, until))
         continue;
     const bool done = l->done;
     const int error = done ? l->error : EAI_AGAIN;

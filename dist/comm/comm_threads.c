@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/stream.h"
+#include "base/thread.h"
 
 #include <string.h>
 
@@ -103,7 +104,7 @@ static bool meet(hotbed_comm *comm, group *g, bool finished) {
             fail_group(comm, g);
             return false;
         }
-        in_time = hotbed_comm_cond_wait(&g->moved, &g->lock, until);
+        in_time = hotbed_cond_wait(&g->moved, &g->lock, until);
     }
 }
 
@@ -297,7 +298,7 @@ hotbed_status hotbed_comm_create_threads(
     group *g = hotbed_new(sizeof *g + n * sizeof g->members[0]);
     HOTBED_TRY_MEMORY(g, "%u ranks", n);
     pthread_mutex_init(&g->lock, NULL);
-    hotbed_comm_cond_init(&g->moved);
+    hotbed_cond_init(&g->moved);
     g->size = n;
     g->references = n;
     for (uint32_t r = 0; r < n; r++) {

@@ -277,34 +277,21 @@ static hotbed_status read_rows(table_reader *t, hotbed_part_reader *part) {
     return HOTBED_OK;
 }
 
-/* Erase the keys that an increment lists as erased. Runs before its rows are loaded. */
-static hotbed_status read_erased(table_reader *t, hotbed_part_reader *part) {
-    for (uint64_t left = part->part->erased; left > 0;) {
+/* Read the keys of a column that has no rows: erase those that an increment lists as erased, before its
+ * rows are loaded, or load those that admission counts, with the counts in the SCORES column. */
+static hotbed_status read_keys(
+    table_reader *t, hotbed_part_reader *part, uint32_t column, uint64_t left) {
+    const bool counted = column == HOTBED_COLUMN_COUNTED;
+    while (left > 0) {
         hotbed_staging *staging;
         HOTBED_TRY(next_staging(t, &staging));
         uint64_t n = left < staging->capacity ? left : staging->capacity;
-        HOTBED_TRY(hotbed_part_reader_keys(
-            part, HOTBED_COLUMN_ERASED, n, staging->columns[HOTBED_COLUMN_KEYS]));
+        HOTBED_TRY(hotbed_part_reader_keys(part, column, n, staging->columns[HOTBED_COLUMN_KEYS]));
+        if (counted)
+            HOTBED_TRY(hotbed_part_reader_counts(part, n, staging->columns[HOTBED_COLUMN_SCORES]));
         left -= n;
         n = keep(t, staging, n);
-        HOTBED_TRY(hotbed_staging_erase(
-            staging, storage_of(t->r, t->table), number_of(t->r, t->table), n, t->r->stream));
-    }
-    return HOTBED_OK;
-}
-
-/* Load the keys that admission counts, with the counts in the SCORES column. */
-static hotbed_status read_counted(table_reader *t, hotbed_part_reader *part) {
-    for (uint64_t left = part->part->counted; left > 0;) {
-        hotbed_staging *staging;
-        HOTBED_TRY(next_staging(t, &staging));
-        uint64_t n = left < staging->capacity ? left : staging->capacity;
-        HOTBED_TRY(hotbed_part_reader_keys(
-            part, HOTBED_COLUMN_COUNTED, n, staging->columns[HOTBED_COLUMN_KEYS]));
-        HOTBED_TRY(hotbed_part_reader_counts(part, n, staging->columns[HOTBED_COLUMN_SCORES]));
-        left -= n;
-        n = keep(t, staging, n);
-        HOTBED_TRY(hotbed_staging_count(
+        HOTBED_TRY((counted ? hotbed_staging_count : hotbed_staging_erase)(
             staging, storage_of(t->r, t->table), number_of(t->r, t->table), n, t->r->stream));
     }
     return HOTBED_OK;
@@ -340,14 +327,14 @@ static hotbed_status read_part(table_reader *t, hotbed_shard_reader *shard, bool
     hotbed_part_reader part;
     bool rows = !redistributed(t->r, t->m, t->table);
     hotbed_status status = hotbed_part_reader_open(&part, shard, t->table, rows);
-    HOTBED_THEN(status, read_erased(t, &part));
+    HOTBED_THEN(status, read_keys(t, &part, HOTBED_COLUMN_ERASED, part.part->erased));
     if (status == HOTBED_OK && rows) {
         if (part.table->kind == HOTBED_TABLE_STATIC)
             narrow(t, &part);
         status = read_rows(t, &part);
     }
     if (status == HOTBED_OK && last)
-        status = read_counted(t, &part);
+        status = read_keys(t, &part, HOTBED_COLUMN_COUNTED, part.part->counted);
     hotbed_part_reader_close(&part);
     return status;
 }

@@ -28,39 +28,44 @@ static uint64_t place(const hotbed_staging *s, char *base, void **columns, uint8
     return at + align(s->capacity);
 }
 
+hotbed_status hotbed_staging_open(uint64_t rows, hotbed_stream *stream, hotbed_staging *s) {
+    uint64_t row = 1; /* found */
+    s->row_bytes[HOTBED_COLUMN_KEYS] = sizeof(uint64_t);
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
+        const size_t stored =
+            s->to[i].dim == 0 ? 0 : hotbed_dtype_row_bytes(s->to[i].dtype, s->to[i].dim);
+        s->width[i] = stored > s->row_bytes[i] ? stored : s->row_bytes[i]; /* enough for both */
+        row += s->width[i];
+    }
+    bool apart = hotbed_stream_backend(stream) != HOTBED_BACKEND_HOST;
+    s->capacity = (apart ? DEVICE_CHUNK_BYTES : HOST_CHUNK_BYTES) / row;
+    s->capacity = s->capacity < 1 ? 1 : s->capacity;
+    if (s->capacity > rows)
+        s->capacity = rows < 1 ? 1 : rows;
+    uint64_t bytes = place(s, NULL, s->columns, &s->found);
+    hotbed_status status = hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &s->host);
+    if (status == HOTBED_OK && apart)
+        status = hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &s->device);
+    HOTBED_THEN(status, hotbed_event_create(stream, &s->done));
+    if (status != HOTBED_OK) {
+        hotbed_staging_destroy(s);
+        return status;
+    }
+    place(s, s->host.data, s->columns, &s->found);
+    place(s, apart ? s->device.data : s->host.data, s->device_columns, &s->device_found);
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_staging_create(
     const hotbed_manifest *m, const hotbed_manifest_table *table, hotbed_row_types to,
     uint64_t rows, hotbed_stream *stream, hotbed_staging *out) {
-    hotbed_staging s = {.capacity = 0};
-    uint64_t row = 1; /* found */
+    *out = (hotbed_staging){.capacity = 0};
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
-        s.row_bytes[i] = s.width[i] = hotbed_manifest_row_bytes(m, table, i);
-        s.from[i] = hotbed_manifest_form(m, table, hotbed_manifest_types(table), i);
-        s.to[i] = hotbed_manifest_form(m, table, to, i);
-        const size_t stored =
-            s.to[i].dim == 0 ? 0 : hotbed_dtype_row_bytes(s.to[i].dtype, s.to[i].dim);
-        if (stored > s.width[i]) /* enough for both */
-            s.width[i] = stored;
-        row += s.width[i];
+        out->row_bytes[i] = hotbed_manifest_row_bytes(m, table, i);
+        out->from[i] = hotbed_manifest_form(m, table, hotbed_manifest_types(table), i);
+        out->to[i] = hotbed_manifest_form(m, table, to, i);
     }
-    bool apart = hotbed_stream_backend(stream) != HOTBED_BACKEND_HOST;
-    s.capacity = (apart ? DEVICE_CHUNK_BYTES : HOST_CHUNK_BYTES) / row;
-    s.capacity = s.capacity < 1 ? 1 : s.capacity;
-    if (s.capacity > rows)
-        s.capacity = rows < 1 ? 1 : rows;
-    uint64_t bytes = place(&s, NULL, s.columns, &s.found);
-    hotbed_status status = hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &s.host);
-    if (status == HOTBED_OK && apart)
-        status = hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &s.device);
-    HOTBED_THEN(status, hotbed_event_create(stream, &s.done));
-    if (status != HOTBED_OK) {
-        hotbed_staging_destroy(&s);
-        return status;
-    }
-    place(&s, s.host.data, s.columns, &s.found);
-    place(&s, apart ? s.device.data : s.host.data, s.device_columns, &s.device_found);
-    *out = s;
-    return HOTBED_OK;
+    return hotbed_staging_open(rows, stream, out);
 }
 
 void hotbed_staging_destroy(hotbed_staging *s) {

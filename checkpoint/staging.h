@@ -23,8 +23,12 @@ typedef struct hotbed_staging {
     hotbed_event *done; /* end of the chunk's device work */
 } hotbed_staging;
 
-/* Create a staging for `rows` rows of `table`, or fewer at a time, for a storage whose table has the
- * types `to`. Only hotbed_staging_store() converts. Errors: MEMORY, DEVICE. */
+/* Allocate a staging for `rows` rows, or fewer at a time, whose row_bytes are set except of KEYS; `from` and
+ * `to` are set, too, if the types differ. Errors: MEMORY, DEVICE; *staging is {0} then. */
+hotbed_status hotbed_staging_open(uint64_t rows, hotbed_stream *stream, hotbed_staging *staging);
+
+/* Create a staging for rows of `table` of a checkpoint, for a storage whose table has the types `to`.
+ * Only hotbed_staging_store() converts. Errors: MEMORY, DEVICE. */
 hotbed_status hotbed_staging_create(
     const hotbed_manifest *manifest, const hotbed_manifest_table *table, hotbed_row_types to,
     uint64_t rows, hotbed_stream *stream, hotbed_staging *out);

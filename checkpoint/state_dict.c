@@ -8,6 +8,7 @@
 #include "base/stream.h"
 #include "base/text.h"
 #include "checkpoint/format/bucket.h"
+#include "checkpoint/staging.h"
 #include "checkpoint/state_view.h"
 #include "storage/index/index_layout_core.h"
 #include "storage/storage.h"
@@ -17,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PREFIX_MOST = 127, NAME_BYTES = 384, HOOKS = 16, MOMENTS = 4, CHUNK_BYTES = 4 << 20 };
+enum { PREFIX_MOST = 127, NAME_BYTES = 384, HOOKS = 16, MOMENTS = 4 };
 
 typedef struct entry {
     hotbed_state_tensor tensor;
@@ -260,6 +261,11 @@ static size_t element_bytes(hotbed_element element) {
     return 8;
 }
 
+/* Return the bytes of a row of a tensor. */
+static size_t item_bytes(uint64_t columns, hotbed_element element) {
+    return (columns == 0 ? 1 : columns) * element_bytes(element);
+}
+
 static void give(entry *e, void *data, uint64_t rows) {
     hotbed_delete(e->made);
     e->made = data;
@@ -313,103 +319,88 @@ static void drop_rows(hotbed_state_dict *d) {
     }
 }
 
+/* The column of a checkpoint that has what a tensor has. */
+static uint32_t column_of(const hotbed_state_tensor *t) {
+    switch (t->kind) {
+    case HOTBED_STATE_WEIGHT:
+        return HOTBED_COLUMN_VALUES;
+    case HOTBED_STATE_WEIGHT_ID:
+        return HOTBED_COLUMN_KEYS;
+    case HOTBED_STATE_METADATA:
+        return HOTBED_COLUMN_SCORES;
+    case HOTBED_STATE_OPTIMIZER:
+        return HOTBED_COLUMN_STATE + t->state;
+    case HOTBED_STATE_BUCKET:
+        break;
+    }
+    return HOTBED_COLUMN_BUCKET;
+}
+
 /* Rows of a table that are copied to the host. */
 typedef struct gatherer {
     hotbed_state_dict *d;
     hotbed_stream *stream;
     uint32_t table;
     const uint64_t *keys; /* NULL: rows of a static table, by number */
-    uint64_t rows, chunk;
-    entry *columns[3]; /* weights, then states; NULL: the table has none */
-    size_t widths[3];
-    hotbed_memory host,
-        device; /* [chunk] keys, whether each was found, and a chunk of each column */
+    uint64_t rows;
+    entry *columns[HOTBED_ROW_COLUMNS]; /* weights and states; NULL: the table has none */
+    hotbed_staging staging;
 } gatherer;
 
-static size_t part_bytes(uint64_t rows, size_t width) {
-    return (size_t)(rows * width + 255) / 256 * 256;
-}
-
-/* Allocate memory for all rows, and for a chunk of them on the device. */
+/* Allocate memory for all rows, and for a chunk of them. */
 static hotbed_status gather_open(gatherer *g) {
     hotbed_table_info info = {.size = sizeof info};
-    size_t row = sizeof(uint64_t) + 1, bytes = 0;
+    size_t *widths = g->staging.row_bytes;
     HOTBED_TRY(hotbed_storage_table(g->d->storage, g->table, &info));
     g->rows = info.capacity;
     for (uint32_t i = 0; i < g->d->num_entries; i++) {
         entry *e = &g->d->entries[i];
-        if (e->tensor.table != g->table)
-            continue;
-        if (e->tensor.kind == HOTBED_STATE_WEIGHT_ID) {
+        if (e->tensor.table == g->table && e->tensor.kind == HOTBED_STATE_WEIGHT_ID) {
             g->keys = e->tensor.data;
             g->rows = e->tensor.rows;
+        } else if (e->tensor.table == g->table && is_row(e)) {
+            g->columns[column_of(&e->tensor)] = e;
+            widths[column_of(&e->tensor)] = item_bytes(e->tensor.columns, e->tensor.element);
         }
-        if (!is_row(e))
-            continue;
-        uint32_t column = e->tensor.kind == HOTBED_STATE_WEIGHT ? 0 : 1 + e->tensor.state;
-        uint64_t elements = e->tensor.columns == 0 ? 1 : e->tensor.columns;
-        g->columns[column] = e;
-        g->widths[column] = elements * element_bytes(e->tensor.element);
-        row += g->widths[column];
     }
-    g->chunk = CHUNK_BYTES / row < 1 ? 1 : CHUNK_BYTES / row;
-    g->chunk = g->chunk < g->rows ? g->chunk : g->rows;
-    bytes += part_bytes(g->chunk, sizeof(uint64_t)) + part_bytes(g->chunk, 1);
-    for (int c = 0; c < 3; c++) {
-        bytes += part_bytes(g->chunk, g->widths[c]);
+    for (uint32_t c = 0; c < HOTBED_ROW_COLUMNS; c++) {
         if (g->columns[c] == NULL)
             continue;
-        g->columns[c]->made = hotbed_new(g->rows * g->widths[c]);
+        g->columns[c]->made = hotbed_new(g->rows * widths[c]);
         if (g->columns[c]->made == NULL)
             return hotbed_fail_table(
                 HOTBED_ERR_MEMORY, info.name, "no memory for %" PRIu64 " rows of table '%s'",
                 g->rows, info.name);
         g->columns[c]->tensor.made = true;
     }
-    HOTBED_TRY(hotbed_memory_alloc(g->stream, HOTBED_MEMORY_PINNED, bytes, NULL, &g->host));
-    return hotbed_memory_alloc(g->stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &g->device);
+    return hotbed_staging_open(g->rows, g->stream, &g->staging);
 }
 
 /* Copy rows [first, first + n). */
 static hotbed_status gather_chunk(gatherer *g, uint64_t first, uint64_t n) {
-    char *host = g->host.data, *device = g->device.data;
-    uint64_t *keys = g->host.data;
-    size_t found = part_bytes(n, sizeof *keys), at = found + part_bytes(n, 1), places[3] = {0};
-    for (uint64_t i = 0; i < n; i++)
-        keys[i] = g->keys == NULL ? first + i : g->keys[first + i];
-    void *parts[3] = {NULL};
-    for (int c = 0; c < 3; c++) {
-        parts[c] = g->columns[c] == NULL ? NULL : device + at;
-        places[c] = at;
-        at += part_bytes(n, g->widths[c]);
-    }
-    hotbed_rows rows = {.weights = parts[0], .states = {parts[1], parts[2]}};
-    HOTBED_TRY(hotbed_copy(device, host, n * sizeof *keys, g->stream));
-    HOTBED_TRY(hotbed_storage_get_rows(
-        g->d->storage, g->table, n, (uint64_t *)(void *)device, &rows, (uint8_t *)device + found,
-        g->stream));
-    HOTBED_TRY(hotbed_copy(host + found, device + found, n, g->stream));
-    for (int c = 0; c < 3; c++)
-        if (g->columns[c] != NULL)
-            HOTBED_TRY(hotbed_copy(host + places[c], parts[c], n * g->widths[c], g->stream));
-    HOTBED_TRY(hotbed_stream_sync(g->stream));
+    const hotbed_staging *from = &g->staging;
+    const hotbed_key_type type = hotbed_storage_key_type(g->d->storage);
+    uint64_t *keys = from->columns[HOTBED_COLUMN_KEYS];
     char text[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++)
-        if (host[found + i] != 1)
+        keys[i] = g->keys == NULL ? first + i : g->keys[first + i];
+    HOTBED_TRY(hotbed_staging_fetch(&g->staging, g->d->storage, g->table, n, g->stream));
+    HOTBED_TRY(hotbed_stream_sync(g->stream));
+    for (uint64_t i = 0; i < n; i++)
+        if (from->found[i] != 1)
             return hotbed_error_key(
                 hotbed_error_table_number(
                     hotbed_fail(
                         HOTBED_ERR_STATE,
                         "table %" PRIu32 " was changed while it was gathered: key %s is gone",
-                        g->table,
-                        hotbed_key_text(keys[i], hotbed_storage_key_type(g->d->storage), text)),
+                        g->table, hotbed_key_text(keys[i], type, text)),
                     g->table),
-                keys[i], hotbed_storage_key_type(g->d->storage));
-    for (int c = 0; c < 3; c++)
+                keys[i], type);
+    for (uint32_t c = 0; c < HOTBED_ROW_COLUMNS; c++)
         if (g->columns[c] != NULL)
             memcpy(
-                (char *)g->columns[c]->made + first * g->widths[c], host + places[c],
-                n * g->widths[c]);
+                (char *)g->columns[c]->made + first * from->row_bytes[c], from->columns[c],
+                n * from->row_bytes[c]);
     return HOTBED_OK;
 }
 
@@ -417,23 +408,22 @@ static hotbed_status gather_chunk(gatherer *g, uint64_t first, uint64_t n) {
 static hotbed_status gather_table(hotbed_state_dict *d, uint32_t table, hotbed_stream *stream) {
     gatherer g = {.d = d, .stream = stream, .table = table};
     hotbed_status status = gather_open(&g);
-    for (uint64_t first = 0; first < g.rows && status == HOTBED_OK; first += g.chunk)
-        status = gather_chunk(&g, first, g.rows - first < g.chunk ? g.rows - first : g.chunk);
+    const uint64_t chunk = g.staging.capacity;
+    for (uint64_t first = 0; first < g.rows && status == HOTBED_OK; first += chunk)
+        status = gather_chunk(&g, first, g.rows - first < chunk ? g.rows - first : chunk);
     if (status != HOTBED_OK)
         status = hotbed_stream_settle(stream, status);
-    hotbed_memory_free(&g.device);
-    hotbed_memory_free(&g.host);
-    HOTBED_TRY(status);
-    for (int c = 0; c < 3; c++) {
+    for (uint32_t c = 0; status == HOTBED_OK && c < HOTBED_ROW_COLUMNS; c++) {
         entry *e = g.columns[c];
         if (e == NULL)
             continue;
         e->tensor.data = e->made;
         e->tensor.rows = g.rows;
-        e->tensor.row_bytes = g.widths[c];
+        e->tensor.row_bytes = g.staging.row_bytes[c];
         e->tensor.pieces = 0;
     }
-    return HOTBED_OK;
+    hotbed_staging_destroy(&g.staging);
+    return status;
 }
 
 static hotbed_status gather_tables(hotbed_state_dict *d, hotbed_stream *stream) {
@@ -488,12 +478,12 @@ hotbed_status hotbed_state_dict_gather(hotbed_state_dict *d, hotbed_stream *stre
 
 /* The sources of one table. */
 typedef struct table_sources {
-    const hotbed_state_source *weight, *keys, *scores, *states[2];
+    const hotbed_state_source *columns[HOTBED_ROW_COLUMNS]; /* NULL: there is none */
     uint64_t rows;
 } table_sources;
 
 static size_t row_bytes_of(const hotbed_state_source *s) {
-    return (s->columns == 0 ? 1 : s->columns) * element_bytes(s->element);
+    return item_bytes(s->columns, s->element);
 }
 
 static const hotbed_state_source *source_of(
@@ -615,7 +605,7 @@ static hotbed_status check_sources(
     return HOTBED_OK;
 }
 
-/* Find the sources of a table. If `weight` is NULL, nothing can be loaded. */
+/* Find the sources of a table. If it has 0 rows, nothing can be loaded. */
 static hotbed_status find_sources(
     const hotbed_state_dict *d, uint32_t table, uint32_t n, const hotbed_state_source *sources,
     table_sources *out) {
@@ -630,14 +620,7 @@ static hotbed_status find_sources(
             e->tensor.table == table ? source_of(n, sources, e->name) : NULL;
         if (s == NULL || e->tensor.kind == HOTBED_STATE_BUCKET)
             continue;
-        if (e->tensor.kind == HOTBED_STATE_WEIGHT)
-            out->weight = s;
-        if (e->tensor.kind == HOTBED_STATE_WEIGHT_ID)
-            out->keys = s;
-        if (e->tensor.kind == HOTBED_STATE_METADATA)
-            out->scores = s;
-        if (e->tensor.kind == HOTBED_STATE_OPTIMIZER)
-            out->states[e->tensor.state] = s;
+        out->columns[column_of(&e->tensor)] = s;
         if (hash && !any)
             out->rows = s->rows;
         any = true;
@@ -647,73 +630,46 @@ static hotbed_status find_sources(
                 "state_dict_load: '%s' has %" PRIu64 " rows, expected %" PRIu64, s->name, s->rows,
                 out->rows);
     }
-    if (!any || (hash && out->keys == NULL))
+    if (!any || (hash && out->columns[HOTBED_COLUMN_KEYS] == NULL))
         out->rows = 0;
     return HOTBED_OK;
 }
 
-/* Enqueue the copy of rows [first, first + n) of a source through host memory to offset *at of the
- * device chunk. *out is their device address. */
-static hotbed_status upload(
-    const hotbed_state_source *s, uint64_t first, uint64_t n, char *host, char *device, size_t *at,
-    void **out, hotbed_stream *stream) {
-    *out = NULL;
-    if (s == NULL)
-        return HOTBED_OK;
-    size_t width = row_bytes_of(s), stride = s->row_bytes == 0 ? width : s->row_bytes;
-    for (uint64_t i = 0; i < n; i++)
-        memcpy(host + *at + i * width, (const char *)s->data + (first + i) * stride, width);
-    *out = device + *at;
-    hotbed_status status = hotbed_copy(device + *at, host + *at, n * width, stream);
-    *at += (n * width + 255) / 256 * 256;
-    return status;
-}
-
-static size_t width_of(const hotbed_state_source *s) {
-    return s == NULL ? 0 : row_bytes_of(s);
-}
-
+/* Copy rows [first, first + n) of the sources. */
 static hotbed_status copy_chunk(
-    hotbed_state_dict *d, uint32_t table, const table_sources *s, uint64_t first, uint64_t n,
-    char *host, char *device, hotbed_stream *stream) {
-    size_t at = 0;
-    void *keys = NULL, *weights, *scores, *states[2];
-    uint64_t *numbers = (uint64_t *)(void *)host;
-    if (s->keys == NULL) { /* rows of a static table, by number */
+    hotbed_state_dict *d, uint32_t table, const table_sources *from, uint64_t first, uint64_t n,
+    hotbed_staging *to, hotbed_stream *stream) {
+    uint64_t *numbers = to->columns[HOTBED_COLUMN_KEYS];
+    for (uint64_t i = 0; i < n; i++)
+        numbers[i] = first + i; /* of a static table */
+    for (uint32_t c = 0; c < HOTBED_ROW_COLUMNS; c++) {
+        const hotbed_state_source *s = from->columns[c];
+        if (s == NULL)
+            continue;
+        const size_t width = to->row_bytes[c], stride = s->row_bytes == 0 ? width : s->row_bytes;
         for (uint64_t i = 0; i < n; i++)
-            numbers[i] = first + i;
-        keys = device;
-        HOTBED_TRY(hotbed_copy(device, host, n * sizeof *numbers, stream));
-        at = (n * sizeof *numbers + 255) / 256 * 256;
-    } else {
-        HOTBED_TRY(upload(s->keys, first, n, host, device, &at, &keys, stream));
+            memcpy(
+                (char *)to->columns[c] + i * width, (const char *)s->data + (first + i) * stride,
+                width);
     }
-    HOTBED_TRY(upload(s->weight, first, n, host, device, &at, &weights, stream));
-    HOTBED_TRY(upload(s->scores, first, n, host, device, &at, &scores, stream));
-    for (int i = 0; i < 2; i++)
-        HOTBED_TRY(upload(s->states[i], first, n, host, device, &at, &states[i], stream));
-    hotbed_rows rows = {.weights = weights, .states = {states[0], states[1]}, .scores = scores};
-    HOTBED_TRY(hotbed_storage_offer_rows(d->storage, table, n, keys, &rows, stream));
+    HOTBED_TRY(hotbed_staging_store(to, d->storage, table, n, stream));
     return hotbed_stream_sync(stream);
 }
 
 static hotbed_status copy_table(
-    hotbed_state_dict *d, uint32_t table, const table_sources *s, hotbed_stream *stream) {
-    size_t row = sizeof(uint64_t) + width_of(s->weight) + width_of(s->scores) +
-                 width_of(s->states[0]) + width_of(s->states[1]);
-    uint64_t chunk = CHUNK_BYTES / row < 1 ? 1 : CHUNK_BYTES / row;
-    hotbed_memory host = {.data = NULL}, device = {.data = NULL};
-    size_t bytes = chunk * row + 5 * 256;
-    hotbed_status status = hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, bytes, NULL, &host);
-    HOTBED_THEN(status, hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &device));
-    for (uint64_t first = 0; first < s->rows && status == HOTBED_OK; first += chunk) {
-        uint64_t n = s->rows - first < chunk ? s->rows - first : chunk;
-        status = copy_chunk(d, table, s, first, n, host.data, device.data, stream);
+    hotbed_state_dict *d, uint32_t table, const table_sources *from, hotbed_stream *stream) {
+    hotbed_staging s = {.capacity = 0};
+    for (uint32_t c = 0; c < HOTBED_ROW_COLUMNS; c++)
+        s.row_bytes[c] = from->columns[c] == NULL ? 0 : row_bytes_of(from->columns[c]);
+    hotbed_status status = hotbed_staging_open(from->rows, stream, &s);
+    for (uint64_t first = 0; first < from->rows && status == HOTBED_OK; first += s.capacity) {
+        const uint64_t left = from->rows - first;
+        status =
+            copy_chunk(d, table, from, first, left < s.capacity ? left : s.capacity, &s, stream);
     }
     if (status != HOTBED_OK)
         status = hotbed_stream_settle(stream, status);
-    hotbed_memory_free(&device);
-    hotbed_memory_free(&host);
+    hotbed_staging_destroy(&s);
     return status;
 }
 
@@ -740,15 +696,15 @@ hotbed_status hotbed_state_dict_load(
     table_sources s;
     for (uint32_t t = 0; t < tables; t++) { /* check all of them before anything changes */
         HOTBED_TRY(find_sources(d, t, n, sources, &s));
-        if (s.scores != NULL)
-            HOTBED_TRY(check_scores(s.scores));
+        if (s.columns[HOTBED_COLUMN_SCORES] != NULL)
+            HOTBED_TRY(check_scores(s.columns[HOTBED_COLUMN_SCORES]));
     }
     HOTBED_TRY(
         hotbed_stream_sync(stream)); /* a fault of earlier work must not end the load later */
     for (uint32_t t = 0; t < tables; t++) {
         HOTBED_TRY(find_sources(d, t, n, sources, &s));
-        if (s.keys != NULL)
-            HOTBED_TRY(check_keys(d, s.keys));
+        if (s.columns[HOTBED_COLUMN_KEYS] != NULL)
+            HOTBED_TRY(check_keys(d, s.columns[HOTBED_COLUMN_KEYS]));
     }
     for (uint32_t t = 0; t < tables; t++) {
         HOTBED_TRY(find_sources(d, t, n, sources, &s));

@@ -1,5 +1,5 @@
 /* serve/unsupported.c - the public calls in a build without HOTBED_SERVE. */
-#include "base/error.h"
+#include "base/unsupported.h"
 #include "hotbed/read.h"
 #include "serve/base.h"
 
@@ -8,59 +8,38 @@ static hotbed_status unsupported(void) {
         HOTBED_ERR_UNSUPPORTED, "this build has no publisher and no reader: HOTBED_SERVE is OFF");
 }
 
-/* Define a call that only fails. */
-#define UNSUPPORTED(call, ...)                                                                     \
-    hotbed_status call(__VA_ARGS__) {                                                              \
-        return unsupported();                                                                      \
-    }
-
-const char *hotbed_encoding_name(hotbed_encoding encoding) {
-    return NULL;
-}
-
-UNSUPPORTED(
+HOTBED_UNSUPPORTED_VALUE(const char *, NULL, hotbed_encoding_name, hotbed_encoding encoding)
+HOTBED_UNSUPPORTED(
     hotbed_base_write, const char *directory, const hotbed_base_table *tables, uint32_t n,
     hotbed_encoding encoding, uint64_t step, hotbed_base_next next, void *context, uint64_t *number)
-UNSUPPORTED(
+HOTBED_UNSUPPORTED_OUT(
     hotbed_publisher_create, const char *directory, hotbed_storage *const *storages,
     uint32_t num_storages, const hotbed_publish_options *options, hotbed_stream *stream,
     hotbed_publisher **out)
-
-void hotbed_publisher_destroy(hotbed_publisher *publisher) {
-}
-
-UNSUPPORTED(
+HOTBED_UNSUPPORTED_VOID(hotbed_publisher_destroy, hotbed_publisher *publisher)
+HOTBED_UNSUPPORTED(
     hotbed_publisher_publish, hotbed_publisher *publisher, uint64_t step, hotbed_stream *stream)
-UNSUPPORTED(hotbed_publisher_wait, hotbed_publisher *publisher)
-
-bool hotbed_publisher_busy(const hotbed_publisher *publisher) {
-    return false;
-}
-
-UNSUPPORTED(hotbed_publisher_stats, const hotbed_publisher *publisher, hotbed_publish_stats *out)
-UNSUPPORTED(
+HOTBED_UNSUPPORTED(hotbed_publisher_wait, hotbed_publisher *publisher)
+HOTBED_UNSUPPORTED_VALUE(bool, false, hotbed_publisher_busy, const hotbed_publisher *publisher)
+HOTBED_UNSUPPORTED(
+    hotbed_publisher_stats, const hotbed_publisher *publisher, hotbed_publish_stats *out)
+HOTBED_UNSUPPORTED_OUT(
     hotbed_reader_open, const char *directory, const hotbed_reader_options *options,
     hotbed_reader **out)
-
-void hotbed_reader_close(hotbed_reader *reader) {
-}
-
-UNSUPPORTED(hotbed_reader_poll, hotbed_reader *reader)
-UNSUPPORTED(
+HOTBED_UNSUPPORTED_VOID(hotbed_reader_close, hotbed_reader *reader)
+HOTBED_UNSUPPORTED(hotbed_reader_poll, hotbed_reader *reader)
+HOTBED_UNSUPPORTED(
     hotbed_reader_lookup, hotbed_reader *reader, const hotbed_lookup *lookups, uint32_t n,
     uint64_t *version)
-UNSUPPORTED(
+HOTBED_UNSUPPORTED(
     hotbed_reader_fill, hotbed_reader *reader, hotbed_storage *const *storages, uint32_t n,
     hotbed_stream *stream, uint64_t *version)
-
-uint32_t hotbed_reader_num_tables(const hotbed_reader *reader) {
-    return 0;
-}
-
-UNSUPPORTED(hotbed_reader_find, const hotbed_reader *reader, const char *name, uint32_t *table)
-UNSUPPORTED(
+HOTBED_UNSUPPORTED_VALUE(uint32_t, 0, hotbed_reader_num_tables, const hotbed_reader *reader)
+HOTBED_UNSUPPORTED(
+    hotbed_reader_find, const hotbed_reader *reader, const char *name, uint32_t *table)
+HOTBED_UNSUPPORTED(
     hotbed_reader_table_info, hotbed_reader *reader, uint32_t table, hotbed_reader_table *out)
-UNSUPPORTED(hotbed_reader_get_stats, hotbed_reader *reader, hotbed_reader_stats *out)
-UNSUPPORTED(hotbed_reader_health, hotbed_reader *reader, double most_seconds)
-UNSUPPORTED(
+HOTBED_UNSUPPORTED(hotbed_reader_get_stats, hotbed_reader *reader, hotbed_reader_stats *out)
+HOTBED_UNSUPPORTED(hotbed_reader_health, hotbed_reader *reader, double most_seconds)
+HOTBED_UNSUPPORTED(
     hotbed_reader_metrics, hotbed_reader *reader, char *text, uint64_t capacity, uint64_t *bytes)

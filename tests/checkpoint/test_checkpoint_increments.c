@@ -257,13 +257,21 @@ static void changed_rows_of_two_tiers_are_in_order(hotbed_backend backend) {
     CHECK_OK(hotbed_checkpoint_mark_create(&options.mark));
     options.touched = 1;
     CHECK_OK(hotbed_checkpoint_save(sample_path("full"), &storage, 1, &options, stream));
+    struct {
+        uint64_t keys[ROWS];
+        float rows[2][ROWS][2];
+        uint8_t found[ROWS];
+    } * data;
+    hotbed_memory memory;
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, sizeof *data, NULL, &memory));
+    data = memory.data;
+    hotbed_rows of[2] = {{.weights = data->rows[0]}, {.weights = data->rows[1]}};
     for (uint64_t i = 0; i < SOME; i++) { /* from the last row on */
-        uint64_t key = ROWS - 1 - 2 * i;
-        float row[2] = {(float)key, 1.0F};
-        const hotbed_rows rows = {.weights = row};
-        CHECK_OK(hotbed_storage_set_rows(storage, 0, 1, &key, &rows, stream));
-        CHECK_OK(hotbed_stream_sync(stream));
+        data->keys[i] = ROWS - 1 - 2 * i;
+        data->rows[0][i][0] = (float)data->keys[i];
+        data->rows[0][i][1] = 1.0F;
     }
+    CHECK_OK(hotbed_storage_set_rows(storage, 0, SOME, data->keys, &of[0], stream));
     options.parent = sample_path("full");
     CHECK_OK(hotbed_checkpoint_save(sample_path("some"), &storage, 1, &options, stream));
     hotbed_checkpoint_mark_destroy(options.mark);
@@ -273,15 +281,14 @@ static void changed_rows_of_two_tiers_are_in_order(hotbed_backend backend) {
     load = (hotbed_checkpoint_load_options){
         .size = sizeof load, .num_increments = 1, .increments = &increment};
     CHECK_OK(hotbed_checkpoint_load(sample_path("full"), &loaded, 1, &load, NULL, stream));
-    for (uint64_t key = 0; key < ROWS; key++) {
-        float want[2], got[2];
-        uint8_t found = 0;
-        const hotbed_rows from = {.weights = want}, to = {.weights = got};
-        CHECK_OK(hotbed_storage_get_rows(storage, 0, 1, &key, &from, &found, stream));
-        CHECK_OK(hotbed_storage_get_rows(loaded, 0, 1, &key, &to, &found, stream));
-        CHECK_OK(hotbed_stream_sync(stream));
-        CHECK_BYTES(got, want, sizeof want);
-    }
+    for (uint64_t key = 0; key < ROWS; key++)
+        data->keys[key] = key;
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(hotbed_storage_get_rows(
+            i == 0 ? storage : loaded, 0, ROWS, data->keys, &of[i], data->found, stream));
+    CHECK_OK(hotbed_stream_sync(stream));
+    CHECK_BYTES(data->rows[1], data->rows[0], sizeof data->rows[0]);
+    hotbed_memory_free(&memory);
     hotbed_storage_destroy(loaded);
     hotbed_storage_destroy(storage);
     hotbed_stream_destroy(stream);

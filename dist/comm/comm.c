@@ -35,41 +35,35 @@ const char *hotbed_comm_operation_name(hotbed_comm_operation operation) {
 
 /* --- the base of a communicator --------------------------------------------------------------- */
 
-hotbed_status hotbed_comm_read_options(const hotbed_comm_options *from, hotbed_comm_options *to) {
-    if (from == NULL)
-        *to = (hotbed_comm_options){.size = sizeof *to};
-    else
-        HOTBED_TRY(HOTBED_OPTIONS_READ(to, hotbed_comm_options, deadline_ms, from));
-    if (to->deadline_ms == 0)
-        to->deadline_ms = DEADLINE_MS;
-    return HOTBED_OK;
-}
-
-hotbed_status hotbed_comm_start(
-    hotbed_comm *comm, const hotbed_comm_ops *ops, uint32_t rank, uint32_t size,
-    const hotbed_comm_options *options) {
-    hotbed_comm_options known;
-    HOTBED_TRY(hotbed_comm_read_options(options, &known));
+hotbed_status hotbed_comm_new(
+    size_t bytes, const hotbed_comm_ops *ops, uint32_t rank, uint32_t size,
+    const hotbed_comm_options *options, hotbed_comm **out) {
+    hotbed_comm_options o = {.size = sizeof o};
+    if (options != NULL)
+        HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_comm_options, deadline_ms, options));
+    hotbed_comm *comm = hotbed_new(bytes);
+    HOTBED_TRY_MEMORY(comm, "a communicator of %u ranks", size);
     comm->ops = ops;
     comm->rank = rank;
     comm->size = size;
-    comm->deadline_ms = known.deadline_ms;
+    comm->deadline_ms = o.deadline_ms == 0 ? DEADLINE_MS : o.deadline_ms;
     pthread_mutex_init(&comm->lock, NULL);
     hotbed_cond_init(&comm->turn);
+    *out = comm;
     return HOTBED_OK;
-}
-
-void hotbed_comm_finish(hotbed_comm *comm) {
-    pthread_cond_destroy(&comm->turn);
-    pthread_mutex_destroy(&comm->lock);
-    hotbed_delete(comm);
 }
 
 void hotbed_comm_destroy(hotbed_comm *comm) {
     if (comm == NULL || hotbed_forked())
         return;
     comm->ops->destroy(comm);
-    hotbed_comm_finish(comm);
+    pthread_cond_destroy(&comm->turn);
+    pthread_mutex_destroy(&comm->lock);
+    hotbed_delete(comm);
+}
+
+uint64_t hotbed_comm_deadline(const hotbed_comm *comm) {
+    return hotbed_monotonic_now() + comm->deadline_ms * UINT64_C(1000000);
 }
 
 uint32_t hotbed_comm_rank(const hotbed_comm *comm) {

@@ -94,7 +94,7 @@ typedef struct hotbed_comm_ops {
     /* Make all ranks fail for the reason recorded here, after an abort. From any thread. NULL:
      * announce has done so. */
     void (*spread)(hotbed_comm *comm);
-    /* Leave the job, and free everything but the base, which hotbed_comm_finish() frees. */
+    /* Leave the job, and free everything but the struct and what hotbed_comm_new() allocated. */
     void (*destroy)(hotbed_comm *comm);
     /* NULL: no windows. The call sets data, parts and its own fields. */
     hotbed_status (*window_create)(
@@ -137,16 +137,14 @@ struct hotbed_window {
     void **parts; /* [size], device memory */
 };
 
-/* Initialize the base of a transport's struct, which is zeroed. Errors: ARGUMENT (options),
- * MEMORY. */
-hotbed_status hotbed_comm_start(
-    hotbed_comm *comm, const hotbed_comm_ops *ops, uint32_t rank, uint32_t size,
-    const hotbed_comm_options *options);
-/* Free what hotbed_comm_start() allocated, and the struct. */
-void hotbed_comm_finish(hotbed_comm *comm);
+/* Allocate a transport's struct of `bytes` zeros, and initialize its base; NULL for `options` is all
+ * defaults. Errors: ARGUMENT (options), MEMORY. */
+hotbed_status hotbed_comm_new(
+    size_t bytes, const hotbed_comm_ops *ops, uint32_t rank, uint32_t size,
+    const hotbed_comm_options *options, hotbed_comm **out);
 
-/* Read options and fill in defaults; NULL is all defaults. Errors: ARGUMENT. */
-hotbed_status hotbed_comm_read_options(const hotbed_comm_options *from, hotbed_comm_options *to);
+/* When the deadline of an operation that begins now is over, by hotbed_monotonic_now(). */
+uint64_t hotbed_comm_deadline(const hotbed_comm *comm);
 
 /* Record why the communicator failed, unless it has failed before, and announce it. Always returns
  * false. From any thread, not under the lock of a link. */
@@ -173,19 +171,6 @@ hotbed_comm_check_stream(const hotbed_comm *comm, const hotbed_stream *stream);
 /* ARGUMENT unless the stream is of the host backend. */
 hotbed_status hotbed_comm_check_host_stream(const hotbed_comm *comm, const hotbed_stream *stream);
 
-/* The description of a batch that a rank sends before the batch's bytes. */
-typedef struct hotbed_comm_outline {
-    uint32_t operation, tag, num_parts;
-    uint32_t kinds[HOTBED_EXCHANGES_MAX];
-    uint64_t bytes[HOTBED_EXCHANGES_MAX]; /* bytes that rank p sends here, per part */
-} hotbed_comm_outline;
-void hotbed_comm_outline_of(
-    const hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, hotbed_comm_outline *out);
-/* Whether rank p's batch agrees with this rank's; otherwise records MISMATCH and returns false. */
-bool hotbed_comm_compare(
-    hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p,
-    const hotbed_comm_outline *theirs);
-
 /* A batch's name in messages: "operation 7, all_gather with tag 5"; with `batch` NULL,
  * "operation 7". */
 typedef struct hotbed_comm_title {
@@ -193,10 +178,13 @@ typedef struct hotbed_comm_title {
 } hotbed_comm_title;
 hotbed_comm_title hotbed_comm_title_of(uint64_t run, const hotbed_comm_batch *batch);
 
-/* A process sends it to another process before the bytes of a batch. */
+/* The description of a batch, which ranks compare before they move its bytes. */
 typedef struct hotbed_comm_header {
     uint64_t run;
-    hotbed_comm_outline outline;
+    uint32_t operation, tag, num_parts;
+    uint32_t kinds[HOTBED_EXCHANGES_MAX];
+    uint64_t
+        bytes[HOTBED_EXCHANGES_MAX]; /* bytes that the sender sends to the receiver, per part */
 } hotbed_comm_header;
 /* The header of a batch for rank p. */
 void hotbed_comm_header_of(
@@ -243,6 +231,16 @@ hotbed_status hotbed_comm_probe_nccl(void);
 /* Run a batch now, on the calling thread, after the batches enqueued before it. False: it
  * failed. */
 bool hotbed_comm_run_now(hotbed_comm *comm, const hotbed_comm_batch *batch);
+
+/* What a rank tells the others when a window is created: all create it, or none. */
+typedef struct hotbed_window_notice {
+    void *data; /* NULL: it has no memory */
+    uint64_t bytes;
+} hotbed_window_notice;
+
+/* Whether all ranks have memory for a window of `bytes`. notices [size]. Errors: MEMORY, ARGUMENT. */
+hotbed_status hotbed_window_check_notices(
+    const hotbed_comm *comm, uint64_t bytes, const hotbed_window_notice *notices);
 
 /* Windows of ordinary memory, for transports whose ranks share an address space. */
 hotbed_status hotbed_comm_local_window_create(

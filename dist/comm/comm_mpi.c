@@ -340,8 +340,7 @@ static bool waits(hotbed_comm *comm, uint32_t p) {
 
 static bool transfer(hotbed_comm *comm, const hotbed_comm_batch *batch) {
     mpi_comm *m = mpi_of(comm);
-    const uint64_t patience = (uint64_t)comm->deadline_ms * 1000000U;
-    uint64_t until = hotbed_monotonic_now() + patience;
+    uint64_t until = hotbed_comm_deadline(comm);
     for (uint32_t k = 1; k < comm->size; k++) /* so that not all ranks send to the same one first */
         if (!start_peer(comm, batch, (comm->rank + k) % comm->size))
             return false;
@@ -362,7 +361,7 @@ static bool transfer(hotbed_comm *comm, const hotbed_comm_batch *batch) {
         }
         if (moved) {
             idle = 0;
-            until = hotbed_monotonic_now() + patience;
+            until = hotbed_comm_deadline(comm);
         } else if (busy) {
             if (++idle % IDLE_LOOKS == 0 &&
                 !hotbed_link_goes_on(mpi_of(comm)->link, comm, batch, until, waits))
@@ -492,8 +491,6 @@ static hotbed_status fill(mpi_comm *m, uint64_t until) {
 hotbed_status hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_comm **out) {
     HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_mpi", "out", out));
     *out = NULL;
-    hotbed_comm_options known;
-    HOTBED_TRY(hotbed_comm_read_options(options, &known));
     HOTBED_TRY(start_mpi());
     int rank = 0, size = 0;
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -502,23 +499,23 @@ hotbed_status hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_
         return hotbed_fail_limit(
             HOTBED_ERR_UNSUPPORTED, NULL, size, HOTBED_COMM_RANKS_MAX, "%d ranks are more than %d",
             size, HOTBED_COMM_RANKS_MAX);
-    mpi_comm *m = hotbed_new(sizeof *m + (size_t)size * sizeof m->peers[0]);
+    hotbed_comm *comm = NULL;
     buffers *all = hotbed_new((size_t)size * sizeof *all);
+    HOTBED_TRY_MEMORY(all, "the buffers of %d ranks", size);
+    const size_t bytes = sizeof(mpi_comm) + (size_t)size * sizeof(peer);
     hotbed_status status =
-        m == NULL || all == NULL
-            ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a communicator of %d ranks", size)
-            : hotbed_comm_start(&m->base, &ops, (uint32_t)rank, (uint32_t)size, &known);
+        hotbed_comm_new(bytes, &ops, (uint32_t)rank, (uint32_t)size, options, &comm);
     if (status != HOTBED_OK) {
         hotbed_delete(all);
-        hotbed_delete(m);
         return status;
     }
+    mpi_comm *m = mpi_of(comm);
     m->buffers = all;
-    status = fill(m, hotbed_monotonic_now() + (uint64_t)known.deadline_ms * 1000000U);
+    status = fill(m, hotbed_comm_deadline(comm));
     if (status == HOTBED_OK) {
         add_live(m);
-        *out = &m->base;
+        *out = comm;
     } else /* MPI may still write to its buffers, so none of them is freed */
-        note_ending(&m->base, ENDING_DOUBTFUL);
+        note_ending(comm, ENDING_DOUBTFUL);
     return status;
 }

@@ -30,7 +30,7 @@ enum {
     LOCK_MS =
         2000, /* how long it waits for a call of NCCL to return before it goes on without it */
     EXIT_MS = 2000, /* how long the end of the process waits for NCCL's communicators to be freed */
-    DUMMY_BYTES = 8, /* bytes that a barrier sends */
+    DUMMY_BYTES = 16, /* bytes that a barrier sends, or a notice of a window */
     WINDOW_ALIGN = 4096,
     FLAG_ALIGN = 256
 };
@@ -357,15 +357,12 @@ static void window_destroy(hotbed_window *base) {
     hotbed_delete(w);
 }
 
-/* The message that ranks exchange before they register a window: all register, or none. */
-typedef struct notice {
-    uint64_t bytes; /* 0: this rank has no memory */
-} notice;
-static_assert(sizeof(notice) <= DUMMY_BYTES, "a notice fits where a barrier's bytes are");
+static_assert(
+    sizeof(hotbed_window_notice) <= DUMMY_BYTES, "a notice fits where a barrier's bytes are");
 
 /* Whether all ranks have memory of one size. Subject to the deadline of any operation. */
-static hotbed_status agree(nccl_comm *n, uint64_t bytes, bool well) {
-    notice own = {well ? bytes : 0}, all[HOTBED_COMM_RANKS_MAX];
+static hotbed_status agree(nccl_comm *n, uint64_t bytes, const nccl_window *w) {
+    hotbed_window_notice own = {w == NULL ? NULL : w->data, bytes}, all[HOTBED_COMM_RANKS_MAX];
     uint32_t size = n->base.size;
     uint8_t *device = n->dummy.data;
     hotbed_comm_batch batch = hotbed_comm_batch_of(&n->base, HOTBED_COMM_WINDOW_CREATE, 1);
@@ -379,18 +376,7 @@ static hotbed_status agree(nccl_comm *n, uint64_t bytes, bool well) {
     HOTBED_TRY(enqueue(&n->base, &batch, n->own));
     HOTBED_TRY(hotbed_copy(all, batch.parts[0].recv, size * sizeof own, n->own));
     HOTBED_TRY(hotbed_stream_sync(n->own));
-    for (uint32_t p = 0; p < size && well; p++) {
-        if (all[p].bytes == 0)
-            return hotbed_fail_rank(
-                HOTBED_ERR_MEMORY, p, "rank %u has no memory for a window of %" PRIu64 " bytes", p,
-                bytes);
-        if (all[p].bytes != bytes)
-            return hotbed_fail_rank_limit(
-                HOTBED_ERR_ARGUMENT, p, "bytes", (double)all[p].bytes, bytes,
-                "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p, all[p].bytes,
-                n->base.rank, bytes);
-    }
-    return HOTBED_OK;
+    return own.data == NULL ? HOTBED_OK : hotbed_window_check_notices(&n->base, bytes, all);
 }
 
 static uint64_t round_up(uint64_t bytes, uint64_t to) {
@@ -448,7 +434,7 @@ static hotbed_status window_create(
     nccl_window *w = hotbed_new(sizeof *w);
     hotbed_status status = w == NULL ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a window")
                                      : window_alloc(n, total, w);
-    hotbed_status agreed = agree(n, total, status == HOTBED_OK);
+    hotbed_status agreed = agree(n, total, status == HOTBED_OK ? w : NULL);
     HOTBED_THEN(status, agreed);
     HOTBED_THEN(status, window_register(n, total, w));
     if (w == NULL)
@@ -627,20 +613,16 @@ static hotbed_status start(nccl_comm *n, const ncclUniqueId *id, uint64_t until)
 static hotbed_status create(
     const hotbed_comm_options *options, int device, hotbed_comm *bootstrap, uint32_t rank,
     uint32_t size, hotbed_link_place *place, hotbed_comm **out) {
-    nccl_comm *n = hotbed_new(sizeof *n);
-    HOTBED_TRY_MEMORY(n, "a communicator");
-    hotbed_status status = hotbed_comm_start(&n->base, &ops, rank, size, options);
-    if (status != HOTBED_OK) {
-        hotbed_delete(n);
-        return status;
-    }
+    hotbed_comm *comm = NULL;
+    HOTBED_TRY(hotbed_comm_new(sizeof(nccl_comm), &ops, rank, size, options, &comm));
+    nccl_comm *n = nccl_of(comm);
     pthread_mutex_init(&n->submit, NULL);
     n->device = device;
-    uint64_t until = hotbed_monotonic_now() + (uint64_t)n->base.deadline_ms * 1000000U;
+    const uint64_t until = hotbed_comm_deadline(comm);
     ncclUniqueId id;
     memset(&id, 0, sizeof id);
     int listener = -1;
-    status = alloc(n);
+    hotbed_status status = alloc(n);
     if (status == HOTBED_OK && rank == 0)
         status = CHECK_NCCL(ncclGetUniqueId, &id);
     /* A rank that has failed makes this call too, so that the others do not wait for it. It skips
@@ -653,9 +635,9 @@ static hotbed_status create(
         hotbed_link_unlisten(listener);
     HOTBED_THEN(status, start(n, &id, until));
     if (status != HOTBED_OK)
-        hotbed_comm_destroy(&n->base);
+        hotbed_comm_destroy(comm);
     else
-        *out = &n->base;
+        *out = comm;
     return status;
 }
 
@@ -663,12 +645,10 @@ hotbed_status hotbed_comm_create_nccl(
     const hotbed_comm_options *options, int device, hotbed_comm *bootstrap, hotbed_comm **out) {
     HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_nccl", "out", out));
     *out = NULL;
-    hotbed_comm_options known;
-    HOTBED_TRY(hotbed_comm_read_options(options, &known));
     HOTBED_TRY(hotbed_comm_probe_nccl());
     hotbed_link_place place;
     memset(&place, 0, sizeof place);
     uint32_t rank = 0, size = 1;
     HOTBED_TRY(hotbed_link_read(bootstrap, &rank, &size, &place));
-    return create(&known, device, bootstrap, rank, size, &place, out);
+    return create(options, device, bootstrap, rank, size, &place, out);
 }

@@ -80,19 +80,6 @@ uint8_t *hotbed_comm_receives(
     return part->recv + range.offset;
 }
 
-void hotbed_comm_outline_of(
-    const hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, hotbed_comm_outline *out) {
-    *out = (hotbed_comm_outline){
-        .operation = batch->operation,
-        .tag = batch->tag,
-        .num_parts = batch->num_parts,
-    };
-    for (uint32_t i = 0; i < batch->num_parts; i++) {
-        out->kinds[i] = (uint32_t)batch->parts[i].kind;
-        (void)hotbed_comm_sends(comm, &batch->parts[i], p, &out->bytes[i]);
-    }
-}
-
 hotbed_comm_title hotbed_comm_title_of(uint64_t run, const hotbed_comm_batch *batch) {
     hotbed_comm_title title;
     int n = snprintf(title.text, sizeof title.text, "operation %" PRIu64, run);
@@ -103,9 +90,9 @@ hotbed_comm_title hotbed_comm_title_of(uint64_t run, const hotbed_comm_batch *ba
     return title;
 }
 
-bool hotbed_comm_compare(
+static bool compare(
     hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p,
-    const hotbed_comm_outline *theirs) {
+    const hotbed_comm_header *theirs) {
     bool same_parts = batch->num_parts == theirs->num_parts;
     for (uint32_t i = 0; same_parts && i < batch->num_parts; i++)
         same_parts = (uint32_t)batch->parts[i].kind == theirs->kinds[i];
@@ -137,15 +124,21 @@ void hotbed_comm_header_of(
     const hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p, hotbed_comm_header *out) {
     memset(out, 0, sizeof *out); /* clear the padding, which is sent too */
     out->run = comm->runs;
-    hotbed_comm_outline_of(comm, batch, p, &out->outline);
+    out->operation = batch->operation;
+    out->tag = batch->tag;
+    out->num_parts = batch->num_parts;
+    for (uint32_t i = 0; i < batch->num_parts; i++) {
+        out->kinds[i] = (uint32_t)batch->parts[i].kind;
+        (void)hotbed_comm_sends(comm, &batch->parts[i], p, &out->bytes[i]);
+    }
 }
 
 bool hotbed_comm_check_header(
     hotbed_comm *comm, const hotbed_comm_batch *batch, uint32_t p,
     const hotbed_comm_header *theirs) {
     if (theirs->run == comm->runs)
-        return hotbed_comm_compare(comm, batch, p, &theirs->outline);
-    hotbed_comm_batch other = {.operation = theirs->outline.operation, .tag = theirs->outline.tag};
+        return compare(comm, batch, p, theirs);
+    hotbed_comm_batch other = {.operation = theirs->operation, .tag = theirs->tag};
     comm->tags[1] = other.tag;
     return hotbed_comm_record_fault(
         comm, HOTBED_COMM_MISMATCH, (int32_t)p, comm->runs, "rank %u is at %s; rank %u is at %s", p,

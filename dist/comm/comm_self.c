@@ -42,13 +42,5 @@ static const hotbed_comm_ops ops = {
 hotbed_status hotbed_comm_create_self(const hotbed_comm_options *options, hotbed_comm **out) {
     HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_self", "out", out));
     *out = NULL;
-    hotbed_comm *comm = hotbed_new(sizeof *comm);
-    HOTBED_TRY_MEMORY(comm, "a communicator");
-    hotbed_status status = hotbed_comm_start(comm, &ops, 0, 1, options);
-    if (status != HOTBED_OK) {
-        hotbed_delete(comm);
-        return status;
-    }
-    *out = comm;
-    return HOTBED_OK;
+    return hotbed_comm_new(sizeof **out, &ops, 0, 1, options, out);
 }

@@ -186,8 +186,7 @@ static void wait_for_data(hotbed_comm *comm) {
 }
 
 static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
-    const uint64_t patience = (uint64_t)comm->deadline_ms * 1000000U;
-    uint64_t now = hotbed_monotonic_now(), until = now + patience;
+    uint64_t now = hotbed_monotonic_now(), until = hotbed_comm_deadline(comm);
     uint64_t look = now + LOOK_MS * UINT64_C(1000000);
     for (uint32_t p = 0; p < comm->size; p++) {
         peer *with = &sockets_of(comm)->peers[p];
@@ -203,7 +202,7 @@ static bool run(hotbed_comm *comm, const hotbed_comm_batch *batch) {
             return true;
         now = hotbed_monotonic_now();
         if (moved)
-            until = now + patience;
+            until = hotbed_comm_deadline(comm);
         else
             wait_for_data(comm);
         if (now < look) /* also while some ranks send without end */
@@ -307,26 +306,18 @@ hotbed_status hotbed_comm_create_sockets(
     const hotbed_comm_options *options, const hotbed_rendezvous *rendezvous, hotbed_comm **out) {
     HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_sockets", "out", out));
     *out = NULL;
-    hotbed_comm_options known;
     hotbed_rendezvous by;
+    hotbed_comm *comm = NULL;
     hotbed_link_place places[2];
     memset(places, 0, sizeof places);
-    HOTBED_TRY(hotbed_comm_read_options(options, &known));
     HOTBED_TRY(read_rendezvous(rendezvous, &by, &places[0]));
-    sockets_comm *s = hotbed_new(sizeof *s + by.world * sizeof s->peers[0]);
-    hotbed_status status =
-        s == NULL
-            ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a communicator of %u ranks", by.world)
-            : hotbed_comm_start(&s->base, &ops, by.rank, by.world, &known);
-    if (status != HOTBED_OK) {
-        hotbed_delete(s);
-        return status;
-    }
-    uint64_t until = hotbed_monotonic_now() + (uint64_t)known.deadline_ms * 1000000U;
-    status = meet(s, rendezvous == NULL ? NULL : &by, places, until);
+    const size_t bytes = sizeof(sockets_comm) + by.world * sizeof(peer);
+    HOTBED_TRY(hotbed_comm_new(bytes, &ops, by.rank, by.world, options, &comm));
+    const hotbed_status status =
+        meet(sockets_of(comm), rendezvous == NULL ? NULL : &by, places, hotbed_comm_deadline(comm));
     if (status != HOTBED_OK)
-        hotbed_comm_destroy(&s->base);
+        hotbed_comm_destroy(comm);
     else
-        *out = &s->base;
+        *out = comm;
     return status;
 }

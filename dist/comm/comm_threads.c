@@ -78,7 +78,7 @@ static uint32_t first_missing(const group *g, uint64_t number, bool finished) {
  * that failed may free its memory after it has arrived. Failures after all have finished do not
  * concern this run. */
 static bool meet(hotbed_comm *comm, group *g, bool finished) {
-    uint64_t until = hotbed_monotonic_now() + (uint64_t)comm->deadline_ms * 1000000U;
+    const uint64_t until = hotbed_comm_deadline(comm);
     for (bool in_time = true;;) {
         uint32_t missing = first_missing(g, comm->runs, finished);
         if (missing == g->size && (finished || g->fault.reason == HOTBED_COMM_WELL)) {
@@ -112,9 +112,9 @@ static bool meet(hotbed_comm *comm, group *g, bool finished) {
 
 static bool compare_all(hotbed_comm *comm, const group *g, const hotbed_comm_batch *batch) {
     for (uint32_t p = 0; p < g->size; p++) {
-        hotbed_comm_outline theirs;
-        hotbed_comm_outline_of(g->members[p].comm, g->members[p].batch, comm->rank, &theirs);
-        if (!hotbed_comm_compare(comm, batch, p, &theirs))
+        hotbed_comm_header theirs;
+        hotbed_comm_header_of(g->members[p].comm, g->members[p].batch, comm->rank, &theirs);
+        if (!hotbed_comm_check_header(comm, batch, p, &theirs))
             return false;
     }
     return true;
@@ -274,16 +274,9 @@ static const hotbed_comm_ops ops = {
 
 static hotbed_status create_member(
     group *g, uint32_t rank, const hotbed_comm_options *options, hotbed_comm **out) {
-    threads_comm *comm = hotbed_new(sizeof *comm);
-    HOTBED_TRY_MEMORY(comm, "a communicator");
-    hotbed_status status = hotbed_comm_start(&comm->base, &ops, rank, g->size, options);
-    if (status != HOTBED_OK) {
-        hotbed_delete(comm);
-        return status;
-    }
-    comm->group = g;
-    g->members[rank].comm = &comm->base;
-    *out = &comm->base;
+    HOTBED_TRY(hotbed_comm_new(sizeof(threads_comm), &ops, rank, g->size, options, out));
+    ((threads_comm *)*out)->group = g;
+    g->members[rank].comm = *out;
     return HOTBED_OK;
 }
 

@@ -105,16 +105,26 @@ static hotbed_status alloc(
     return HOTBED_OK;
 }
 
-/* A rank's description of its window. */
-typedef struct notice {
-    void *data; /* NULL: it has no memory */
-    uint64_t bytes;
-} notice;
+hotbed_status hotbed_window_check_notices(
+    const hotbed_comm *comm, uint64_t bytes, const hotbed_window_notice *notices) {
+    for (uint32_t p = 0; p < comm->size; p++) {
+        if (notices[p].data == NULL)
+            return hotbed_fail_rank(
+                HOTBED_ERR_MEMORY, p, "rank %u has no memory for a window of %" PRIu64 " bytes", p,
+                notices[p].bytes);
+        if (notices[p].bytes != bytes)
+            return hotbed_fail_rank_limit(
+                HOTBED_ERR_ARGUMENT, p, "bytes", (double)notices[p].bytes, bytes,
+                "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p,
+                notices[p].bytes, comm->rank, bytes);
+    }
+    return HOTBED_OK;
+}
 
 static hotbed_status share(
-    hotbed_comm *comm, uint64_t bytes, const local_window *window, notice *notices,
+    hotbed_comm *comm, uint64_t bytes, const local_window *window, hotbed_window_notice *notices,
     hotbed_stream *stream) {
-    notice own = {window == NULL ? NULL : window->base.data, bytes};
+    hotbed_window_notice own = {window == NULL ? NULL : window->base.data, bytes};
     notices[comm->rank] = own;
     if (comm->ops->run != NULL) { /* NULL with a single rank */
         hotbed_comm_batch batch = hotbed_comm_batch_of(comm, HOTBED_COMM_WINDOW_CREATE, 1);
@@ -129,17 +139,7 @@ static hotbed_status share(
     }
     if (window == NULL)
         return HOTBED_OK; /* the caller's own error says more */
-    for (uint32_t p = 0; p < comm->size; p++) {
-        if (notices[p].data == NULL)
-            return hotbed_fail_rank(
-                HOTBED_ERR_MEMORY, p, "rank %u has no memory for a window of %" PRIu64 " bytes", p,
-                notices[p].bytes);
-        if (notices[p].bytes != bytes)
-            return hotbed_fail_rank_limit(
-                HOTBED_ERR_ARGUMENT, p, "bytes", (double)notices[p].bytes, bytes,
-                "rank %u makes a window of %" PRIu64 " bytes, rank %u of %" PRIu64, p,
-                notices[p].bytes, comm->rank, bytes);
-    }
+    HOTBED_TRY(hotbed_window_check_notices(comm, bytes, notices));
     hotbed_status status = HOTBED_OK;
     for (uint32_t p = 0; p < comm->size && status == HOTBED_OK; p++)
         status =
@@ -150,7 +150,7 @@ static hotbed_status share(
 
 hotbed_status hotbed_comm_local_window_create(
     hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, hotbed_window **out) {
-    notice notices[HOTBED_COMM_RANKS_MAX];
+    hotbed_window_notice notices[HOTBED_COMM_RANKS_MAX];
     local_window *window = NULL;
     hotbed_status status = alloc(comm, bytes, stream, &window);
     /* Also if the allocation failed: the other ranks still wait for this rank's message. */

@@ -41,10 +41,9 @@ static void destroy(hotbed_comm *comm) {
 static hotbed_comm *create_linked(uint32_t number, uint32_t size) {
     static const hotbed_comm_ops ops = {
         .transport = HOTBED_TRANSPORT_SOCKETS, .announce = announce, .destroy = destroy};
-    linked_comm *comm = hotbed_new(sizeof *comm);
-    CHECK(comm != NULL);
-    CHECK_OK(hotbed_comm_start(&comm->base, &ops, number, size, NULL));
-    return &comm->base;
+    hotbed_comm *comm;
+    CHECK_OK(hotbed_comm_new(sizeof(linked_comm), &ops, number, size, NULL, &comm));
+    return comm;
 }
 
 /* Each rank connects to the others, then runs `body`. */

@@ -551,19 +551,21 @@ static void fuzz_host(counts *c) {
     hotbed_link_drop(link);
 }
 
+static void nothing(hotbed_comm *comm) {
+}
+
 /* Poll the link until it has failed, or nothing more comes. */
 static void hear_news(hotbed_link *link, uint32_t number, uint32_t size) {
-    static const hotbed_comm_ops ops = {.transport = HOTBED_TRANSPORT_SOCKETS};
-    hotbed_comm *comm = hotbed_new(sizeof *comm);
-    CHECK(comm != NULL);
-    CHECK_OK(hotbed_comm_start(comm, &ops, number, size, NULL));
+    static const hotbed_comm_ops ops = {.transport = HOTBED_TRANSPORT_SOCKETS, .destroy = nothing};
+    hotbed_comm *comm;
+    CHECK_OK(hotbed_comm_new(sizeof *comm, &ops, number, size, NULL, &comm));
     for (uint32_t i = 0; i < 5 && !hotbed_comm_has_failed(comm); i++)
         hotbed_link_poll(link, comm, 2);
     if (hotbed_comm_has_failed(comm)) {
         CHECK(comm->fault.rank >= -1 && comm->fault.rank < (int32_t)size);
         check_text(comm->fault.text);
     }
-    hotbed_comm_finish(comm);
+    hotbed_comm_destroy(comm);
 }
 
 /* One rank, to which a program plays all others. */

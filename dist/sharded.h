@@ -184,14 +184,12 @@ typedef struct hotbed_part_calls {
     hotbed_status (*create)(
         hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream);
     /* Called after prefetch: make the occurrences of the ticket's keys refer to the rows of
-     * gradients that update() passes to the lookup. */
+     * gradients that update() passes to the lookup. NULL: they need not. */
     hotbed_status (*place_gradients)(
         const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream);
     hotbed_status (*compute)(
         const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
         hotbed_stream *stream);
-    hotbed_status (*output_dist)(
-        hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream);
     hotbed_status (*wait_output)(
         const hotbed_sharded_context *context, const hotbed_part *part, void *output,
         uint64_t stride, hotbed_stream *stream);
@@ -207,12 +205,8 @@ typedef struct hotbed_context_calls {
     /* Begin a batch of the member. */
     hotbed_status (*start)(
         hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream);
-    /* Reset the overflow words before the keys of a batch are sent, or sent again. */
-    hotbed_status (*clear)(hotbed_sharded_context *context, hotbed_stream *stream);
     /* Send the messages, or, with `exact`, their sizes. */
     hotbed_status (*send)(hotbed_sharded_context *context, bool exact, hotbed_stream *stream);
-    /* Make one batch of the received messages. */
-    hotbed_status (*gather)(hotbed_sharded_context *context, hotbed_stream *stream);
     /* hotbed_sharded_read() and hotbed_sharded_backward(). */
     hotbed_status (*read)(
         hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
@@ -371,7 +365,8 @@ hotbed_status hotbed_parts_make_exact(hotbed_sharded_context *context, hotbed_st
 hotbed_status hotbed_part_create(
     hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream);
 
-/* Functions of hotbed_context_calls for several ranks. */
+/* Of several ranks: reset the overflow words before the keys of a batch are sent, or sent again; send
+ * of hotbed_context_calls; and make one batch of the received messages. */
 hotbed_status hotbed_exchange_clear(hotbed_sharded_context *context, hotbed_stream *stream);
 hotbed_status hotbed_exchange_send(
     hotbed_sharded_context *context, bool exact, hotbed_stream *stream);

@@ -109,16 +109,8 @@ static hotbed_status start(
     return HOTBED_OK;
 }
 
-static hotbed_status clear(hotbed_sharded_context *context, hotbed_stream *stream) {
-    return HOTBED_OK;
-}
-
 static hotbed_status send(hotbed_sharded_context *context, bool exact, hotbed_stream *stream) {
     return hotbed_comm_check_call("input_dist", context->comm, stream);
-}
-
-static hotbed_status gather(hotbed_sharded_context *context, hotbed_stream *stream) {
-    return HOTBED_OK;
 }
 
 static hotbed_status place_gradients(
@@ -251,13 +243,8 @@ static hotbed_status update(
         part->group->lookup, part->path->ticket, part->alone.pooled, part->group->columns, stream);
 }
 
-static hotbed_status output_dist(
-    hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
-    return HOTBED_OK;
-}
-
 const hotbed_part_calls hotbed_alone_calls = {
-    create, place_gradients, compute_local, output_dist, wait_output, backward_dist, update,
+    create, place_gradients, compute_local, wait_output, backward_dist, update,
 };
 
 /* --- read and backward: the lookup uses the caller's rows and gradients where it can ------------------- */
@@ -301,5 +288,8 @@ static hotbed_status backward(
 }
 
 const hotbed_context_calls hotbed_alone_context_calls = {
-    start, clear, send, gather, read, backward,
+    start,
+    send,
+    read,
+    backward,
 };

@@ -145,7 +145,8 @@ static hotbed_status send_batch(
     hotbed_stream *room;
     HOTBED_TRY(make_room(context, stream, &room));
     context->watched = context->settled = context->replayed = context->rewound = false;
-    HOTBED_TRY(context->calls->clear(context, stream));
+    if (context->world > 1)
+        HOTBED_TRY(hotbed_exchange_clear(context, stream));
     if (late) /* not 0 */
         HOTBED_TRY(hotbed_fill(context->overflow, 1, sizeof *context->overflow, stream));
     for (uint32_t i = 0; i < context->num_members; i++) {
@@ -253,7 +254,8 @@ hotbed_status hotbed_sharded_wait_input(hotbed_sharded_context *context, hotbed_
     HOTBED_TRY(hotbed_sharded_context_enter(context, stream, "wait_input"));
     if (context->stage != HOTBED_STAGE_WAIT_SPLITS)
         return hotbed_sharded_context_fail_stage("wait_input", context->stage);
-    HOTBED_TRY(context->calls->gather(context, stream));
+    if (context->world > 1)
+        HOTBED_TRY(hotbed_exchange_gather(context, stream));
     if (context->may_overflow) {
         HOTBED_TRY(record_event(context->arrived, stream));
         context->watched = true;

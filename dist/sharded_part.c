@@ -522,13 +522,11 @@ hotbed_status hotbed_exchange_send(
         context->parts[i].path = &context->parts[i].paths[exact ? 1 : 0];
     if (exact)
         return send_sizes(context, stream);
-    if (context->window == NULL) {
-        HOTBED_TRY(place_all(context, stream));
-        return hotbed_comm_all_to_others(
-            context->comm, context->message_bytes, context->send, context->receive, stream);
-    }
     HOTBED_TRY(place_all(context, stream));
-    return hotbed_window_barrier(context->window, stream);
+    if (context->window != NULL)
+        return hotbed_window_barrier(context->window, stream);
+    return hotbed_comm_all_to_others(
+        context->comm, context->message_bytes, context->send, context->receive, stream);
 }
 
 /* Compute the sizes of a part's messages and rows from the counts of all ranks. */

@@ -160,6 +160,8 @@ static hotbed_status backward(
 }
 
 const hotbed_context_calls hotbed_ranks_calls = {
-    start_member, hotbed_exchange_clear, hotbed_exchange_send, hotbed_exchange_gather, read,
+    start_member,
+    hotbed_exchange_send,
+    read,
     backward,
 };

@@ -23,11 +23,6 @@ static hotbed_status compute(
     return hotbed_part_compute_to(m, part, &to, stream);
 }
 
-static hotbed_status output_dist(
-    hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
-    return hotbed_exchange_rows(context, part, false, stream);
-}
-
 static hotbed_status wait_output(
     const hotbed_sharded_context *context, const hotbed_part *part, void *output, uint64_t stride,
     hotbed_stream *stream) {
@@ -124,9 +119,9 @@ static hotbed_status update(
 }
 
 const hotbed_part_calls hotbed_sequence_calls = {
-    hotbed_part_create, place_gradients, compute, output_dist, wait_output, backward_dist, update,
+    hotbed_part_create, place_gradients, compute, wait_output, backward_dist, update,
 };
 
 const hotbed_part_calls hotbed_pooled_rows_calls = {
-    hotbed_part_create, place_gradients, compute, output_dist, wait_pooled, backward_dist, update,
+    hotbed_part_create, place_gradients, compute, wait_pooled, backward_dist, update,
 };

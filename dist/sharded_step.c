@@ -87,7 +87,9 @@ static hotbed_status enqueue_prefetch(
         part->group->lookup, &part->batch, part->path->ticket, part->path->gather.overflow,
         stream));
     HOTBED_TRY(hotbed_stream_branch(stream, &branch));
-    return part->calls->place_gradients(context, part, branch);
+    return part->calls->place_gradients == NULL
+               ? HOTBED_OK
+               : part->calls->place_gradients(context, part, branch);
 }
 
 static hotbed_status join(hotbed_status status, hotbed_stream *stream) {
@@ -267,10 +269,8 @@ hotbed_status hotbed_sharded_output_dist(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
     hotbed_member *m = NULL;
     HOTBED_TRY(hotbed_step_begin(context, number, stream, "output_dist", HOTBED_STAGE_COMPUTE, &m));
-    for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
-        hotbed_part *part = hotbed_step_part(context, m, g);
-        HOTBED_TRY(part->calls->output_dist(context, part, stream));
-    }
+    for (uint32_t g = 0; context->world > 1 && g < m->sharded->num_groups; g++)
+        HOTBED_TRY(hotbed_exchange_rows(context, hotbed_step_part(context, m, g), false, stream));
     return hotbed_step_end(context, m, HOTBED_STAGE_OUTPUT_DIST, stream);
 }
 

@@ -13,11 +13,6 @@ static void count(
     view->whole = part->path->capacity != 0 && context->window == NULL ? 1 : 0;
 }
 
-static hotbed_status place_gradients(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
-    return HOTBED_OK;
-}
-
 static hotbed_status compute(
     const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
     hotbed_stream *stream) {
@@ -27,11 +22,6 @@ static hotbed_status compute(
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->bag_addresses(&v, part->addresses, stream));
     HOTBED_TRY(hotbed_part_compute_to(m, part, &to, stream));
     return v.wide == NULL ? HOTBED_OK : hotbed_dist_kernels_of(stream)->pack_bags(&v, stream);
-}
-
-static hotbed_status output_dist(
-    hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
-    return hotbed_exchange_rows(context, part, false, stream);
 }
 
 static hotbed_status wait_output(
@@ -69,5 +59,5 @@ static hotbed_status update(
 }
 
 const hotbed_part_calls hotbed_pooled_sums_calls = {
-    hotbed_part_create, place_gradients, compute, output_dist, wait_output, backward_dist, update,
+    hotbed_part_create, NULL, compute, wait_output, backward_dist, update,
 };

@@ -1,7 +1,6 @@
-/* dist/exchange/kjt.c - keyed jagged tensors: checks, and conversion to a storage's batch. */
+/* dist/exchange/kjt.c - keyed jagged tensors: checks, and their steps on the device. */
 #include "dist/exchange/kjt.h"
 
-#include "base/carve.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/options.h"
@@ -229,50 +228,4 @@ hotbed_status hotbed_kjt_pick(
 hotbed_status hotbed_kjt_pick_offsets(
     const hotbed_pick_view *pick, int64_t *offsets, hotbed_stream *stream) {
     return kernels_of(stream)->pick_offsets(pick, offsets, stream);
-}
-
-/* --- a storage's batch -------------------------------------------------------------------------- */
-
-hotbed_status hotbed_kjt_to_batch(
-    const hotbed_kjt *kjt, int64_t *offsets, hotbed_batch *batch, hotbed_stream *stream) {
-    hotbed_kjt k;
-    HOTBED_TRY(hotbed_kjt_read(kjt, &k));
-    HOTBED_TRY(hotbed_check_pointer("offsets", offsets));
-    HOTBED_TRY(hotbed_check_pointer("batch", batch));
-    HOTBED_TRY(hotbed_check_pointer("stream", stream));
-    hotbed_pick_view pick = {
-        .stride = k.batch_size,
-        .num_features = k.num_features,
-        .batch_size = k.batch_size,
-    };
-    uint32_t *starts = NULL, *bad = NULL, *bases = NULL;
-    void *scratch = NULL, *memory = NULL;
-    uint64_t rows = hotbed_kjt_rows(&k);
-    size_t scratch_bytes = hotbed_kjt_scratch(stream, rows);
-    hotbed_carve carve = {NULL, 0};
-    for (int pass = 0; pass < 2; pass++) {
-        carve.used = 0;
-        starts = hotbed_carve_take(&carve, (rows + 1) * sizeof *starts);
-        bad = hotbed_carve_take(&carve, sizeof *bad);
-        bases = hotbed_carve_take(&carve, ((size_t)k.num_features + 1) * sizeof *bases);
-        scratch = hotbed_carve_take(&carve, scratch_bytes);
-        if (pass == 0) {
-            HOTBED_TRY(hotbed_stream_workspace(stream, carve.used, &memory));
-            carve.base = memory;
-        }
-    }
-    pick.kjt = hotbed_kjt_view_of(&k, starts, bad, stream);
-    if (k.strides != NULL) {
-        HOTBED_TRY(hotbed_kjt_put_bases(&k, bases, stream));
-        pick.bases = bases;
-    }
-    HOTBED_TRY(hotbed_kjt_start(&pick.kjt, scratch, scratch_bytes, stream));
-    HOTBED_TRY(hotbed_kjt_pick_offsets(&pick, offsets, stream));
-    *batch = (hotbed_batch){.size = sizeof *batch};
-    batch->batch_size = k.batch_size;
-    batch->num_keys = k.num_keys;
-    batch->keys = k.keys;
-    batch->offsets = offsets;
-    batch->weights = k.weights;
-    return HOTBED_OK;
 }

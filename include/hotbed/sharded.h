@@ -155,18 +155,6 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_kjt_check(const hotbed_kjt *kjt)
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_kjt_validate(const hotbed_kjt *kjt, hotbed_stream *stream);
 
-/* Convert to the batch that a storage takes: features of a variable batch are extended by empty
- * rows to batch_size. Keys and weights are not copied. Asynchronous; uses the stream's workspace:
- * the first call on a stream with more rows than before allocates.
- *
- *   offsets  out  [num_features * batch_size + 1] device
- *   batch    out  a view of kjt's keys and weights, and of offsets
- *
- * Errors: as hotbed_kjt_check(), MEMORY, STATE (the workspace would have to grow while a graph is
- * recorded). Faults: RANGE. */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_kjt_to_batch(
-    const hotbed_kjt *kjt, int64_t *offsets, hotbed_batch *batch, hotbed_stream *stream);
-
 /* --- collections ------------------------------------------------------------------------------ */
 
 typedef struct hotbed_sharded hotbed_sharded;                 /* opaque; owned by the caller */

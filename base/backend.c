@@ -4,6 +4,7 @@
 #include "base/text.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static hotbed_counters counters; /* read and written with relaxed atomics */
 
@@ -55,6 +56,20 @@ void *hotbed_new(size_t bytes) {
 
 void hotbed_delete(void *pointer) {
     free(pointer);
+}
+
+void *hotbed_longer(void *old, uint64_t n, uint64_t *capacity, size_t bytes) {
+    if (n < *capacity)
+        return old;
+    const uint64_t more = *capacity == 0 ? 16 : 2 * *capacity;
+    void *longer = hotbed_new(more * bytes);
+    if (longer == NULL)
+        return NULL;
+    if (n > 0)
+        memcpy(longer, old, n * bytes);
+    hotbed_delete(old);
+    *capacity = more;
+    return longer;
 }
 
 const char *hotbed_backend_name(hotbed_backend backend) {

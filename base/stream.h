@@ -127,6 +127,10 @@ hotbed_status hotbed_event_await(hotbed_event *event);
 void *hotbed_new(size_t bytes);
 void hotbed_delete(void *pointer); /* NULL is allowed */
 
+/* Return an array of n elements of `bytes` each, at `old`, with space for one more: `old` or, if all of
+ * *capacity are used, a longer copy, and `old` is deleted. NULL: out of memory, and `old` stays. */
+void *hotbed_longer(void *old, uint64_t n, uint64_t *capacity, size_t bytes);
+
 /* The table of functions of a backend: for `name`, &name_cuda or &name_host. */
 #if defined(HOTBED_WITH_CUDA)
 #define HOTBED_OF_BACKEND(backend, name)                                                           \

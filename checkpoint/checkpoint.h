@@ -39,6 +39,12 @@ hotbed_status hotbed_save_commit(
     uint32_t world);
 void hotbed_save_abort(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id);
+
+/* Commit the draft of a save by one rank, if `status` is OK; otherwise abort it. Returns `status`, or
+ * the error of the commit. */
+hotbed_status hotbed_save_end(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
+    hotbed_status status);
 hotbed_status hotbed_checkpoint_read(
     const hotbed_checkpoint_config *config, const char *path, const hotbed_storages *storages,
     const hotbed_checkpoint_load_options *options, hotbed_checkpoint_report *report,
@@ -92,15 +98,17 @@ const char *hotbed_path_name(const char *path, size_t *bytes);
  * renames a checkpoint so after a load of it found wrong bytes. Implemented in latest.c. */
 bool hotbed_is_damaged_name(const char *name);
 
-/* Create the draft's directory. Errors: STATE (the final name exists), IO. */
-hotbed_status hotbed_draft_make(hotbed_draft *draft);
+/* Open the draft of a new checkpoint or export, and create its directory. *id is its random id. The
+ * caller must call hotbed_draft_close() even after an error. Errors: as hotbed_draft_open(); STATE (the
+ * final name exists), IO. */
+hotbed_status hotbed_draft_create(
+    const hotbed_io_calls *calls, const char *path, hotbed_checkpoint_id *id, hotbed_draft *draft);
+
+/* Check that the final name does not exist. Errors: STATE (it does), IO. */
+hotbed_status hotbed_draft_check_free(const hotbed_draft *draft);
 
 /* Open the draft's directory, which another rank created. */
 hotbed_status hotbed_draft_enter(hotbed_draft *draft);
-
-/* Write a new file with this content. */
-hotbed_status hotbed_draft_file(
-    hotbed_draft *draft, const char *name, const void *data, size_t bytes);
 
 /* Sync the complete draft, rename it to its final name, and sync the parent directory. Before and
  * after the rename, check that all files named by *manifest still exist and have their sizes,

@@ -69,14 +69,22 @@ hotbed_status hotbed_draft_open(
         draft->parent_path, draft->final_name);
 }
 
-hotbed_status hotbed_draft_make(hotbed_draft *draft) {
+hotbed_status hotbed_draft_check_free(const hotbed_draft *draft) {
     const hotbed_io_calls *calls = draft->parent.calls;
     int found = calls->exists(calls->self, draft->parent.handle, draft->final_name);
     if (found == 0)
         return hotbed_fail(
             HOTBED_ERR_STATE, "%s/%s exists already", draft->parent.name, draft->final_name);
-    if (found != -ENOENT)
-        return hotbed_io_fail("cannot check for", draft->final_name, found);
+    return found == -ENOENT ? HOTBED_OK
+                            : hotbed_io_fail("cannot check for", draft->final_name, found);
+}
+
+hotbed_status hotbed_draft_create(
+    const hotbed_io_calls *calls, const char *path, hotbed_checkpoint_id *id, hotbed_draft *draft) {
+    *draft = (hotbed_draft){.parent = HOTBED_IO_CLOSED, .directory = HOTBED_IO_CLOSED};
+    HOTBED_TRY(hotbed_new_id(id));
+    HOTBED_TRY(hotbed_draft_open(calls, path, *id, draft));
+    HOTBED_TRY(hotbed_draft_check_free(draft));
     if (calls->exists(calls->self, draft->parent.handle, HOTBED_MANIFEST_NAME) == 0)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "%s is a checkpoint, in which nothing can be saved as %s",
@@ -97,7 +105,7 @@ static hotbed_status write_file(
     return hotbed_io_write(out, data, bytes, 0);
 }
 
-hotbed_status hotbed_draft_file(
+static hotbed_status write_and_close(
     hotbed_draft *draft, const char *name, const void *data, size_t bytes) {
     hotbed_io_file file = HOTBED_IO_CLOSED;
     hotbed_status status = write_file(draft, name, data, bytes, &file);
@@ -225,7 +233,7 @@ hotbed_status hotbed_draft_describe(
     hotbed_shard_part_name(number, m->world, name);
     HOTBED_TRY(hotbed_manifest_print_shard(m, number, &text, &bytes));
     /* No sync: the file is removed before the checkpoint gets its name. */
-    hotbed_status status = hotbed_draft_file(draft, name, text, bytes);
+    hotbed_status status = write_and_close(draft, name, text, bytes);
     hotbed_delete(text);
     return status;
 }

@@ -6,7 +6,6 @@
 #include "base/stream.h"
 #include "storage/types.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -232,9 +231,7 @@ hotbed_status hotbed_checkpoint_export_npy(
     const hotbed_progress *progress) {
     hotbed_checkpoint_id id;
     hotbed_draft draft;
-    HOTBED_TRY(hotbed_new_id(&id));
-    hotbed_status status = hotbed_draft_open(calls, path, id, &draft);
-    HOTBED_THEN(status, hotbed_draft_make(&draft));
+    hotbed_status status = hotbed_draft_create(calls, path, &id, &draft);
     if (status == HOTBED_OK) {
         status = export_npy(chain, &draft, progress);
         if (status != HOTBED_OK)
@@ -318,17 +315,6 @@ static hotbed_status write_h5(
     return hotbed_io_close(file);
 }
 
-/* Check that the final name does not exist. Errors: STATE (it exists), IO. */
-static hotbed_status check_free(const hotbed_draft *draft) {
-    const hotbed_io_calls *calls = draft->parent.calls;
-    int found = calls->exists(calls->self, draft->parent.handle, draft->final_name);
-    if (found == 0)
-        return hotbed_fail(
-            HOTBED_ERR_STATE, "%s/%s exists already", draft->parent.name, draft->final_name);
-    return found == -ENOENT ? HOTBED_OK
-                            : hotbed_io_fail("cannot check for", draft->final_name, found);
-}
-
 /* Write the file under the draft's name, and rename it to its final name. */
 static hotbed_status write_draft(
     h5_export *e, const hotbed_h5_image *image, hotbed_draft *draft,
@@ -338,7 +324,7 @@ static hotbed_status write_draft(
     HOTBED_TRY(hotbed_io_open(calls, &draft->parent, draft->name, HOTBED_IO_CREATE, &file));
     hotbed_status status = write_h5(e, image, &file, progress);
     hotbed_io_drop(&file);
-    HOTBED_THEN(status, check_free(draft));
+    HOTBED_THEN(status, hotbed_draft_check_free(draft));
     if (status == HOTBED_OK) {
         int renamed =
             calls->rename(calls->self, draft->parent.handle, draft->name, draft->final_name);
@@ -370,7 +356,7 @@ static hotbed_status export_h5(
         HOTBED_TRY(count_rows(e->chain, t, &e->rows[t]));
     HOTBED_TRY(lay_out(e, &image));
     hotbed_status status = hotbed_draft_open(calls, path, id, &draft);
-    HOTBED_THEN(status, check_free(&draft));
+    HOTBED_THEN(status, hotbed_draft_check_free(&draft));
     HOTBED_THEN(status, write_draft(e, &image, &draft, progress));
     hotbed_draft_close(&draft);
     hotbed_delete(image.metadata);

@@ -422,9 +422,7 @@ hotbed_status hotbed_checkpoint_import(
     importer w = {.import = import, .shard = {.file = HOTBED_IO_CLOSED}};
     hotbed_checkpoint_id id;
     hotbed_draft draft;
-    HOTBED_TRY(hotbed_new_id(&id));
-    hotbed_status status = hotbed_draft_open(calls, path, id, &draft);
-    HOTBED_THEN(status, hotbed_draft_make(&draft));
+    hotbed_status status = hotbed_draft_create(calls, path, &id, &draft);
     if (status == HOTBED_OK) {
         status = write_all(&w, &draft, id);
         if (status != HOTBED_OK)

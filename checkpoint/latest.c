@@ -27,9 +27,9 @@ typedef struct search {
     const hotbed_io_calls *calls;
     hotbed_io_file directory;
     const char *path;
-    uint32_t n, capacity;
+    uint32_t n, num_skipped;
+    uint64_t capacity, skipped_capacity;
     entry *entries;
-    uint32_t num_skipped;
     hotbed_checkpoint_skipped *skipped; /* [num_skipped]; texts owned */
     hotbed_status status;
 } search;
@@ -46,19 +46,10 @@ static void fail_memory(search *s) {
     s->status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the checkpoints in %s", s->path);
 }
 
-/* Make an array longer by one element. */
-static void *longer(void *old, uint32_t n, size_t bytes) {
-    void *array = hotbed_new((size_t)(n + 1) * bytes);
-    if (array != NULL && n > 0)
-        memcpy(array, old, (size_t)n * bytes);
-    if (array != NULL)
-        hotbed_delete(old);
-    return array;
-}
-
 /* Note a checkpoint that is not whole, for the reason of the last error. */
 static void skip(search *s, const char *path, hotbed_status status) {
-    hotbed_checkpoint_skipped *skipped = longer(s->skipped, s->num_skipped, sizeof *skipped);
+    hotbed_checkpoint_skipped *skipped =
+        hotbed_longer(s->skipped, s->num_skipped, &s->skipped_capacity, sizeof *skipped);
     if (skipped == NULL) {
         fail_memory(s);
         return;
@@ -122,7 +113,7 @@ static hotbed_status read_entry(
 }
 
 static void add(search *s, char *path, const hotbed_manifest *m) {
-    entry *entries = longer(s->entries, s->n, sizeof *entries);
+    entry *entries = hotbed_longer(s->entries, s->n, &s->capacity, sizeof *entries);
     if (entries == NULL) {
         hotbed_delete(path);
         fail_memory(s);

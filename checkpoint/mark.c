@@ -69,9 +69,13 @@ void hotbed_mark_push(hotbed_checkpoint_mark *mark, hotbed_mark_update *update) 
     update->next = (hotbed_marked){.num_tables = 0};
 }
 
-void hotbed_mark_settle(hotbed_checkpoint_mark *mark) {
-    if (mark != NULL)
+void hotbed_mark_end(
+    hotbed_checkpoint_mark *mark, hotbed_mark_update *update, hotbed_status status) {
+    if (status == HOTBED_OK && mark != NULL) {
+        hotbed_mark_push(mark, update);
         hotbed_marked_clear(&mark->before);
+    }
+    hotbed_marked_clear(&update->next);
 }
 
 /* Compare key i of a with key k of b in canonical order: below 0, 0, or above 0. The end of a table

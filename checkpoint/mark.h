@@ -52,9 +52,10 @@ typedef struct hotbed_mark_update {
  * commit, so that a failed save does not change the mark. */
 void hotbed_mark_push(hotbed_checkpoint_mark *mark, hotbed_mark_update *update);
 
-/* Record that the last checkpoint got its name, and free the rows of the checkpoint before it. NULL
- * is allowed. */
-void hotbed_mark_settle(hotbed_checkpoint_mark *mark);
+/* Record how a save in one call ended: if the checkpoint got its name, it is pushed, and the rows of the
+ * checkpoint before it are freed. Clears update->next. NULL is allowed. */
+void hotbed_mark_end(
+    hotbed_checkpoint_mark *mark, hotbed_mark_update *update, hotbed_status status);
 
 /* Allocate the rows of a table. Takes ownership of `keys` (or NULL), even after an error. Errors:
  * MEMORY. */

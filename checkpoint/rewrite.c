@@ -432,14 +432,10 @@ hotbed_status hotbed_checkpoint_rewrite(
     rewriter w = {.chain = chain, .options = options};
     hotbed_checkpoint_id id;
     hotbed_draft draft;
-    bool made = false;
     HOTBED_TRY(check_options(chain, options));
-    HOTBED_TRY(hotbed_new_id(&id));
-    hotbed_status status = hotbed_draft_open(calls, path, id, &draft);
-    HOTBED_THEN(status, hotbed_draft_make(&draft));
-    made = status == HOTBED_OK;
-    if (made)
-        status = rewrite(&w, &draft, id);
+    hotbed_status status = hotbed_draft_create(calls, path, &id, &draft);
+    const bool made = status == HOTBED_OK;
+    HOTBED_THEN(status, rewrite(&w, &draft, id));
     for (uint32_t r = 0; w.shards != NULL && r < w.manifest.world; r++)
         hotbed_shard_writer_close(&w.shards[r]);
     if (made && status != HOTBED_OK)

@@ -325,40 +325,51 @@ static hotbed_status check_owner(const hotbed_part_reader *p, const char *column
         p->shard->file.name);
 }
 
+/* Check that the next key of a column is in canonical order and of the part. *bucket is its bucket, in the
+ * part. */
+static hotbed_status check_key(
+    hotbed_part_reader *p, uint32_t column, uint64_t key, uint64_t *bucket) {
+    const char *name = column == HOTBED_COLUMN_ERASED    ? "/erased"
+                       : column == HOTBED_COLUMN_COUNTED ? "/admission/keys"
+                                                         : "";
+    const uint64_t at = hotbed_logical_bucket(key, p->table->bucket_bits);
+    hotbed_last_key *last = &p->last[column];
+    const bool ascends = !last->any || at > last->bucket || (at == last->bucket && key > last->key);
+    char text[HOTBED_KEY_TEXT_BYTES];
+    if (!ascends || at < p->part->first || at >= p->part->end)
+        return hotbed_error_path(
+            hotbed_fail_table_key(
+                HOTBED_ERR_CORRUPT, p->table->name, key, key_type_of(p),
+                "%s: %s%s: key %s of bucket %" PRIu64 " is out of order or not of this part",
+                p->shard->file.name, p->table->name, name, text_of(p, key, text), at),
+            p->shard->file.name);
+    *last = (hotbed_last_key){.any = true, .bucket = at, .key = key};
+    *bucket = at - p->part->first;
+    return check_owner(p, name, key);
+}
+
 /* Check that keys are in canonical order without duplicates, and that each bucket has as many as
  * the bucket column states. */
 static hotbed_status check_keys(hotbed_part_reader *p, const uint64_t *keys, uint64_t n) {
-    char text[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++) {
-        uint64_t bucket = hotbed_logical_bucket(keys[i], p->table->bucket_bits);
-        bool ascends = !p->any || bucket > p->last_bucket ||
-                       (bucket == p->last_bucket && keys[i] > p->last_key);
-        if (!ascends || bucket < p->part->first || bucket >= p->part->end)
-            return hotbed_error_path(
-                hotbed_fail_table_key(
-                    HOTBED_ERR_CORRUPT, p->table->name, keys[i], key_type_of(p),
-                    "%s: %s: key %s of bucket %" PRIu64 " is out of order or not of this part",
-                    p->shard->file.name, p->table->name, text_of(p, keys[i], text), bucket),
-                p->shard->file.name);
-        HOTBED_TRY(check_owner(p, "", keys[i]));
-        if (p->counts) {
-            HOTBED_TRY(count_to(p, bucket - p->part->first));
-            if (p->count == 0)
-                return miscounted(p);
-            p->count--;
-        }
-        p->last_bucket = bucket;
-        p->last_key = keys[i];
-        p->any = true;
+        uint64_t bucket = 0;
+        HOTBED_TRY(check_key(p, HOTBED_COLUMN_KEYS, keys[i], &bucket));
+        if (!p->counts)
+            continue;
+        HOTBED_TRY(count_to(p, bucket));
+        if (p->count == 0)
+            return miscounted(p);
+        p->count--;
     }
     return HOTBED_OK;
 }
 
 /* Check that the numbers of changed rows ascend and are of the part. */
 static hotbed_status check_rows(hotbed_part_reader *p, const uint64_t *keys, uint64_t n) {
+    hotbed_last_key *last = &p->last[HOTBED_COLUMN_KEYS];
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t from = keys[i] - p->numbers.first; /* huge where the key is below */
-        if ((p->any && keys[i] <= p->last_key) || keys[i] < p->numbers.first ||
+        if ((last->any && keys[i] <= last->key) || keys[i] < p->numbers.first ||
             from % p->numbers.step != 0 || from / p->numbers.step >= p->part->end - p->part->first)
             return hotbed_error_path(
                 hotbed_fail_table_key(
@@ -366,8 +377,7 @@ static hotbed_status check_rows(hotbed_part_reader *p, const uint64_t *keys, uin
                     "%s: %s: row %" PRIu64 " is out of order or not of this shard",
                     p->shard->file.name, p->table->name, keys[i]),
                 p->shard->file.name);
-        p->last_key = keys[i];
-        p->any = true;
+        *last = (hotbed_last_key){.any = true, .key = keys[i]};
     }
     return HOTBED_OK;
 }
@@ -442,24 +452,10 @@ hotbed_status hotbed_part_reader_skip(hotbed_part_reader *p) {
 
 hotbed_status hotbed_part_reader_keys(
     hotbed_part_reader *p, uint32_t column, uint64_t n, uint64_t *keys) {
-    hotbed_last_key *last = &p->last_alone[column];
-    char text[HOTBED_KEY_TEXT_BYTES];
-    const char *name = column == HOTBED_COLUMN_ERASED ? "/erased" : "/admission/keys";
+    uint64_t bucket = 0;
     HOTBED_TRY(hotbed_extent_take(&p->columns[column], keys, n * sizeof *keys));
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t bucket = hotbed_logical_bucket(keys[i], p->table->bucket_bits);
-        bool ascends =
-            !last->any || bucket > last->bucket || (bucket == last->bucket && keys[i] > last->key);
-        if (!ascends || bucket < p->part->first || bucket >= p->part->end)
-            return hotbed_error_path(
-                hotbed_fail_table_key(
-                    HOTBED_ERR_CORRUPT, p->table->name, keys[i], key_type_of(p),
-                    "%s: %s%s: key %s is out of order or not of this part", p->shard->file.name,
-                    p->table->name, name, text_of(p, keys[i], text)),
-                p->shard->file.name);
-        HOTBED_TRY(check_owner(p, name, keys[i]));
-        *last = (hotbed_last_key){.any = true, .bucket = bucket, .key = keys[i]};
-    }
+    for (uint64_t i = 0; i < n; i++)
+        HOTBED_TRY(check_key(p, column, keys[i], &bucket));
     return HOTBED_OK;
 }
 

@@ -72,12 +72,10 @@ typedef struct hotbed_part_reader {
     uint64_t count;             /* rows of the current bucket that have not been read */
     uint64_t row;               /* the next row, in the part */
     uint64_t end_row;           /* end of the range */
-    uint64_t last_bucket, last_key;
-    bool skipped; /* rows were skipped: the columns are at earlier rows */
-    bool any;     /* a key was returned since the range was set */
-    bool routed;  /* the route must assign each key to the shard's number */
+    bool skipped;               /* rows were skipped: the columns are at earlier rows */
+    bool routed;                /* the route must assign each key to the shard's number */
     hotbed_route route;
-    hotbed_last_key last_alone[HOTBED_COLUMNS]; /* of COUNTED and ERASED */
+    hotbed_last_key last[HOTBED_COLUMNS]; /* of KEYS, COUNTED and ERASED */
 } hotbed_part_reader;
 
 /* Open the part of table `table`, with all its rows as the range. If `counts`, read the bucket

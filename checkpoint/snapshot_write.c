@@ -326,24 +326,13 @@ hotbed_status hotbed_snapshot_write(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_snapshot *s) {
     hotbed_checkpoint_id id;
     hotbed_mark_update update;
-    hotbed_error error;
     if (s->share.world > 1)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "world", s->share.world,
             "snapshot: %" PRIu32 " ranks need begin, put and commit", s->share.world);
     HOTBED_TRY(hotbed_save_begin(config, path, &id));
-    hotbed_status status = put_shard(config, path, id, s, &update);
-    if (status != HOTBED_OK) {
-        hotbed_error_copy(&error);
-        hotbed_save_abort(config, path, id);
-        status = hotbed_error_return(&error, status);
-    } else {
-        status = hotbed_save_commit(config, path, id, 1);
-    }
-    if (status == HOTBED_OK) {
-        hotbed_mark_push(s->mark, &update);
-        hotbed_mark_settle(s->mark);
-    }
-    hotbed_marked_clear(&update.next);
+    const hotbed_status status =
+        hotbed_save_end(config, path, id, put_shard(config, path, id, s, &update));
+    hotbed_mark_end(s->mark, &update, status);
     return status;
 }

@@ -394,9 +394,7 @@ hotbed_status hotbed_save_begin(
     const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id *id) {
     hotbed_draft draft;
     hotbed_checkpoint_id made = {0};
-    HOTBED_TRY(hotbed_new_id(&made));
-    hotbed_status status = hotbed_draft_open(config->calls, path, made, &draft);
-    HOTBED_THEN(status, hotbed_draft_make(&draft));
+    const hotbed_status status = hotbed_draft_create(config->calls, path, &made, &draft);
     hotbed_draft_close(&draft);
     if (status == HOTBED_OK)
         *id = made;
@@ -566,14 +564,20 @@ static hotbed_status write_together(
     return hotbed_vote(comm, status, stream);
 }
 
+hotbed_status hotbed_save_end(
+    const hotbed_checkpoint_config *config, const char *path, hotbed_checkpoint_id id,
+    hotbed_status status) {
+    return status == HOTBED_OK ? hotbed_save_commit(config, path, id, 1)
+                               : abort_after(config, path, id, status);
+}
+
 static hotbed_status write_alone(
     const hotbed_checkpoint_config *config, const char *path, const hotbed_storages *storages,
     const hotbed_checkpoint_options *options, hotbed_mark_update *update, hotbed_stream *stream) {
     hotbed_checkpoint_id id;
     HOTBED_TRY(hotbed_save_begin(config, path, &id));
-    hotbed_status status = put_shard(config, path, id, storages, options, update, stream);
-    return status == HOTBED_OK ? hotbed_save_commit(config, path, id, 1)
-                               : abort_after(config, path, id, status);
+    return hotbed_save_end(
+        config, path, id, put_shard(config, path, id, storages, options, update, stream));
 }
 
 hotbed_status hotbed_checkpoint_write(
@@ -583,10 +587,6 @@ hotbed_status hotbed_checkpoint_write(
     hotbed_status status = options->comm != NULL
                                ? write_together(config, path, storages, options, &update, stream)
                                : write_alone(config, path, storages, options, &update, stream);
-    if (status == HOTBED_OK) {
-        hotbed_mark_push(options->mark, &update);
-        hotbed_mark_settle(options->mark);
-    }
-    hotbed_marked_clear(&update.next);
+    hotbed_mark_end(options->mark, &update, status);
     return status;
 }

@@ -36,19 +36,12 @@ static void add_name(void *context, const char *name) {
     const char *of = draft ? name + sizeof unfinished - 1 : name;
     if (draft != all->drafts || (hotbed_cut_number(of) == 0 && hotbed_rows_number(of) == 0))
         return;
-    if (all->n == all->capacity) {
-        uint64_t capacity = all->capacity == 0 ? 64 : 2 * all->capacity;
-        void *more = hotbed_new(capacity * sizeof *all->names);
-        if (more == NULL) {
-            all->memory = true;
-            return;
-        }
-        if (all->n > 0)
-            memcpy(more, all->names, all->n * sizeof *all->names);
-        hotbed_delete(all->names);
-        all->names = more;
-        all->capacity = capacity;
+    void *longer = hotbed_longer(all->names, all->n, &all->capacity, sizeof *all->names);
+    if (longer == NULL) {
+        all->memory = true;
+        return;
     }
+    all->names = longer;
     snprintf(all->names[all->n++], HOTBED_CUT_NAME_BYTES, "%s", name);
 }
 

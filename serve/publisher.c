@@ -177,16 +177,9 @@ static hotbed_status write_cut(hotbed_publisher *p, bool *named) {
 }
 
 static hotbed_status remember_base(hotbed_publisher *p) {
-    if (p->num_bases == p->base_capacity) {
-        uint64_t capacity = 2 * p->base_capacity + 16;
-        uint64_t *more = hotbed_new(capacity * sizeof *more);
-        HOTBED_TRY_MEMORY(more, "%" PRIu64 " bases", capacity);
-        if (p->num_bases > 0)
-            memcpy(more, p->bases, p->num_bases * sizeof *more);
-        hotbed_delete(p->bases);
-        p->bases = more;
-        p->base_capacity = capacity;
-    }
+    uint64_t *bases = hotbed_longer(p->bases, p->num_bases, &p->base_capacity, sizeof *bases);
+    HOTBED_TRY_MEMORY(bases, "%" PRIu64 " bases", p->num_bases + 1);
+    p->bases = bases;
     p->bases[p->num_bases++] = p->head.number;
     return HOTBED_OK;
 }

@@ -185,19 +185,12 @@ static void add_cut(void *context, const char *name) {
     uint64_t number = hotbed_cut_number(name);
     if (number == 0)
         return;
-    if (all->n == all->capacity) {
-        uint64_t capacity = 2 * all->capacity + 64;
-        uint64_t *more = hotbed_new(capacity * sizeof *more);
-        if (more == NULL) {
-            all->memory = true;
-            return;
-        }
-        if (all->n > 0)
-            memcpy(more, all->numbers, all->n * sizeof *more);
-        hotbed_delete(all->numbers);
-        all->numbers = more;
-        all->capacity = capacity;
+    uint64_t *numbers = hotbed_longer(all->numbers, all->n, &all->capacity, sizeof *numbers);
+    if (numbers == NULL) {
+        all->memory = true;
+        return;
     }
+    all->numbers = numbers;
     all->numbers[all->n++] = number;
 }
 

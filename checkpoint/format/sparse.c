@@ -26,17 +26,10 @@ static unsigned char *find(const hotbed_sparse *s, uint64_t number) {
 }
 
 static bool reserve(hotbed_sparse *s) {
-    if (s->num < s->capacity)
-        return true;
-    size_t capacity = s->capacity == 0 ? 16 : 2 * s->capacity;
-    hotbed_sparse_page *pages = hotbed_new(capacity * sizeof *pages);
+    hotbed_sparse_page *pages = hotbed_longer(s->pages, s->num, &s->capacity, sizeof *pages);
     if (pages == NULL)
         return false;
-    if (s->num > 0)
-        memcpy(pages, s->pages, s->num * sizeof *pages);
-    hotbed_delete(s->pages);
     s->pages = pages;
-    s->capacity = capacity;
     return true;
 }
 

@@ -18,7 +18,7 @@ typedef struct hotbed_sparse_page {
 /* The bytes of a file. {0} is all zeros. */
 typedef struct hotbed_sparse {
     hotbed_sparse_page *pages; /* [num], in order of number */
-    size_t num, capacity;
+    uint64_t num, capacity;
 } hotbed_sparse;
 
 /* Copy `bytes` bytes to `offset`. Returns false if there was no memory; some of the bytes may then

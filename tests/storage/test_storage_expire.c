@@ -123,7 +123,7 @@ static void keys_of_low_scores_or_short_rows_leave(hotbed_backend backend) {
         test_ticket_step(&l, &random, &shape);
         hotbed_expiry e = expiry_of(0, step % 3 == 0 ? 2 : 0, step % 3 == 0 ? 0.0F : 0.5F);
         if (step % 3 == 2)
-            e.min_score = 2, e.table = 1, e.min_norm = 1.625F;
+            e.min_score = 2, e.table = 1, e.min_norm = 1.637F;
         expire(&r, &e, 0);
     }
     CHECK(r.model->tables[0].stats.expired > 0 && r.model->tables[1].stats.expired > 0);

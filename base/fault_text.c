@@ -95,7 +95,7 @@ void hotbed_fault_sources_clear(hotbed_fault_sources *sources) {
 /* --- texts ---------------------------------------------------------------------------------- */
 
 /* The text of a communicator's fault. Reasons are as in hotbed/comm.h. */
-static void comm_text(hotbed_fault fault, char *text, size_t capacity) {
+static void write_comm(hotbed_writer *w, const hotbed_fault *fault) {
     static const char *const reasons[] = {
         "was not done",
         "was aborted",
@@ -104,16 +104,13 @@ static void comm_text(hotbed_fault fault, char *text, size_t capacity) {
         "did not match another rank's",
         "failed in the transport",
     };
-    uint64_t known = sizeof reasons / sizeof reasons[0];
-    const char *reason = reasons[fault.bound < known ? fault.bound : 0];
-    char operation[48] = "", blamed[32] = "";
-    if (fault.key != 0) /* else the rank was lost between operations, or the number is unknown */
-        (void)snprintf(operation, sizeof operation, ": operation %" PRIu64, fault.key);
-    if (fault.table != UINT32_MAX)
-        (void)snprintf(blamed, sizeof blamed, " (rank %u)", fault.table);
-    (void)snprintf(
-        text, capacity, "communicator%s %s%s; hotbed_comm_failure() says more", operation, reason,
-        blamed);
+    hotbed_write(w, "communicator");
+    if (fault->key != 0) /* else the rank was lost between operations, or the number is unknown */
+        hotbed_write(w, ": operation %" PRIu64, fault->key);
+    hotbed_write(w, " %s", HOTBED_NAME(reasons, fault->bound, reasons[0]));
+    if (fault->table != UINT32_MAX)
+        hotbed_write(w, " (rank %u)", fault->table);
+    hotbed_write(w, "; hotbed_comm_failure() says more");
 }
 
 /* Find the tables that may have latched a fault; returns their number. */
@@ -130,10 +127,10 @@ static uint32_t find_tables(
     return n;
 }
 
-/* Put the table of a fault into the fields, and its text: "table user" or, if several storages may
- * have latched the fault, "table number 0 (user or item)". */
-static void table_text(
-    const named_table *const *tables, uint32_t num, uint32_t table, char *text, size_t capacity,
+/* Put the table of a fault into the fields, and write its text: "table user" or, if several storages
+ * may have latched the fault, "table number 0 (user or item)". */
+static void write_table(
+    hotbed_writer *w, const named_table *const *tables, uint32_t num, uint32_t table,
     hotbed_error_detail *fields) {
     const char *found[HOTBED_FAULT_SOURCES_MOST];
     uint32_t n = 0;
@@ -144,19 +141,16 @@ static void table_text(
         if (fresh)
             found[n++] = tables[i]->name;
     }
-    size_t at = (size_t)snprintf(text, capacity, "table ");
     fields->has |= HOTBED_HAS_TABLE_NUMBER;
     fields->table_number = table;
     if (n == 1) {
-        snprintf(text + at, capacity - at, "%s", found[0]);
+        hotbed_write(w, "table %s", found[0]);
         snprintf(fields->table, sizeof fields->table, "%s", found[0]);
-    } else {
-        at += (size_t)snprintf(text + at, capacity - at, "number %" PRIu32, table);
+        return;
     }
-    for (uint32_t k = 0; k < n && n > 1 && at < capacity; k++)
-        at += (size_t)snprintf(
-            text + at, capacity - at, "%s%s%s", k == 0 ? " (" : " or ", found[k],
-            k == n - 1 ? ")" : "");
+    hotbed_write(w, "table number %" PRIu32, table);
+    for (uint32_t k = 0; k < n; k++)
+        hotbed_write(w, "%s%s%s", k == 0 ? " (" : " or ", found[k], k == n - 1 ? ")" : "");
 }
 
 /* The type of the tables' keys; 0: it is not the same, or not known. */
@@ -167,99 +161,34 @@ static hotbed_key_type key_type(const named_table *const *tables, uint32_t n) {
     return type;
 }
 
-static void range_text(
-    const hotbed_fault *fault, const hotbed_table_keys *keys, const char *table, const char *key,
-    char *text, size_t capacity) {
-    const uint64_t rows = keys == NULL || keys->rows == 0 ? fault->bound : keys->rows;
-    if (keys != NULL && fault->key < keys->rows) { /* of a caller that uses the storage directly */
-        snprintf(
-            text, capacity, "%s: row %" PRIu64 " of rank %" PRIu32 " is not in [0, %" PRIu64 ")",
-            table, fault->key, keys->rank, fault->bound);
-        return;
-    }
-    snprintf(text, capacity, "%s: key %s is not in [0, %" PRIu64 ")", table, key, rows);
+/* --- fields --------------------------------------------------------------------------------- */
+
+static void set_value(hotbed_error_detail *fields, double value) {
+    fields->has |= HOTBED_HAS_VALUE;
+    fields->value = value;
 }
 
-static void gradient_text(
-    const hotbed_fault *fault, const hotbed_table_keys *keys, const char *table, const char *key,
-    char *text, size_t capacity) {
-    char row[64];
-    if (keys != NULL && keys->rows != 0)
-        snprintf(row, sizeof row, "row %" PRIu64 " of rank %" PRIu32, fault->key, keys->rank);
-    else
-        snprintf(row, sizeof row, "key %.56s", key);
-    snprintf(
-        text, capacity, "%s: the gradient of %s is NaN or infinite; its row was not updated", table,
-        row);
+static void set_limit(hotbed_error_detail *fields, double limit) {
+    fields->has |= HOTBED_HAS_LIMIT;
+    fields->limit = limit;
 }
 
-/* Set the numbers of a fault; the table is set already. */
-static void set_fields(
-    const hotbed_fault *fault, const hotbed_table_keys *keys, hotbed_error_detail *fields) {
-    const double bound = (double)fault->bound, offset = (double)(int64_t)fault->bound;
-    switch ((hotbed_error_cause)fault->what) {
-    case HOTBED_CAUSE_KEY_RANGE: {
-        /* A key below the rows of all ranks is a row of this one. */
-        const bool whole = keys != NULL && fault->key >= keys->rows && keys->rows != 0;
-        fields->has |= HOTBED_HAS_KEY | HOTBED_HAS_LIMIT;
-        fields->limit = whole ? (double)keys->rows : bound;
-        break;
-    }
-    case HOTBED_CAUSE_TABLE_FULL:
-        fields->has |= HOTBED_HAS_KEY | HOTBED_HAS_LIMIT;
-        fields->limit = bound;
-        break;
-    case HOTBED_CAUSE_ALL_PINNED:
-    case HOTBED_CAUSE_GRADIENT:
-        fields->has |= HOTBED_HAS_KEY;
-        break;
-    case HOTBED_CAUSE_KEY_TWICE:
-        fields->has |= HOTBED_HAS_KEY | HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT;
-        fields->limit = (double)(fault->bound >> 32);
-        fields->value = (double)(fault->bound & UINT32_MAX);
-        break;
-    case HOTBED_CAUSE_TABLE_NUMBER:
-        fields->has |= HOTBED_HAS_KEY | HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT;
-        fields->value = (double)fault->table;
-        fields->limit = bound;
-        break;
-    case HOTBED_CAUSE_EXTERNAL:
-        fields->has |= HOTBED_HAS_VALUE;
-        fields->value = (double)fault->key;
-        break;
-    case HOTBED_CAUSE_OFFSET:
-        if (fault->table != 0) {
-            fields->has |= HOTBED_HAS_FEATURE | HOTBED_HAS_SAMPLE;
-            fields->feature = (uint32_t)(fault->key / fault->table);
-            fields->sample = (uint32_t)(fault->key % fault->table);
-        }
-        fields->has |= HOTBED_HAS_VALUE;
-        fields->value = offset;
-        break;
-    case HOTBED_CAUSE_FIRST_OFFSET:
-        fields->has |= HOTBED_HAS_VALUE;
-        fields->value = offset;
-        break;
-    case HOTBED_CAUSE_COMM:
-        fields->has |= fault->table != UINT32_MAX ? HOTBED_HAS_RANK : 0;
-        fields->rank = fault->table != UINT32_MAX ? (int32_t)fault->table : 0;
-        fields->has |= fault->key != 0 ? HOTBED_HAS_VALUE : 0;
-        fields->value = (double)fault->key;
-        break;
-    case HOTBED_CAUSE_OTHER:
-    case HOTBED_CAUSE_NOT_PREFETCHED:
-    case HOTBED_CAUSE_HELD:
-    case HOTBED_CAUSE_BATCH_TOO_LARGE:
-    case HOTBED_CAUSE_NO_WINDOWS:
-        break;
-    }
-    if ((fields->has & HOTBED_HAS_KEY) != 0)
-        fields->key = fault->key;
-    if ((fields->has & HOTBED_HAS_KEY) != 0 && keys != NULL && keys->rows != 0 &&
-        fault->key < keys->rows) { /* the number of the row in its rank */
-        fields->has |= HOTBED_HAS_RANK;
-        fields->rank = (int32_t)keys->rank;
-    }
+static void set_rank(hotbed_error_detail *fields, uint32_t rank) {
+    fields->has |= HOTBED_HAS_RANK;
+    fields->rank = (int32_t)rank;
+}
+
+/* Whether a fault of a table has the number of a row of its rank instead of a key. */
+static bool is_row(const hotbed_fault *fault, const hotbed_table_keys *keys) {
+    return keys != NULL && fault->key < keys->rows;
+}
+
+static void set_key(
+    hotbed_error_detail *fields, const hotbed_fault *fault, const hotbed_table_keys *keys) {
+    fields->has |= HOTBED_HAS_KEY;
+    fields->key = fault->key;
+    if (is_row(fault, keys))
+        set_rank(fields, keys->rank);
 }
 
 /* Whether a fault's `table` is the number of a table. */
@@ -268,72 +197,93 @@ static bool is_of_table(uint32_t cause) {
            cause != HOTBED_CAUSE_FIRST_OFFSET && cause != HOTBED_CAUSE_TABLE_NUMBER;
 }
 
-void hotbed_fault_describe(
-    hotbed_fault fault, const hotbed_fault_sources *sources, hotbed_error *out) {
-    char *const text = out->text;
-    const size_t capacity = sizeof out->text;
-    const named_table *tables[HOTBED_FAULT_SOURCES_MOST] = {NULL};
-    char table[HOTBED_ERROR_BYTES / 2], key[HOTBED_KEY_TEXT_BYTES];
-    const uint32_t n = find_tables(sources, &fault, tables);
-    hotbed_error_detail *fields = &out->fields;
-    *fields =
-        (hotbed_error_detail){.size = sizeof *fields, .cause = (hotbed_error_cause)fault.what};
-    fields->status = (hotbed_status)fault.status;
-    fields->key_type = (uint32_t)key_type(tables, n);
-    table_text(tables, n, fault.table, table, sizeof table, fields);
-    if (!is_of_table(fault.what)) {
-        fields->has = fields->table_number = 0;
-        fields->table[0] = '\0';
-    }
-    set_fields(&fault, n == 1 ? &tables[0]->keys : NULL, fields);
-    (void)hotbed_key_text(fault.key, key_type(tables, n), key);
-    switch ((hotbed_error_cause)fault.what) {
+/* Write the text of a fault of `table` and `key`, and set its numbers. */
+static void write_fault(
+    hotbed_writer *w, const hotbed_fault *fault, const hotbed_table_keys *keys, const char *table,
+    const char *key, hotbed_error_detail *fields) {
+    const double bound = (double)fault->bound, offset = (double)(int64_t)fault->bound;
+    switch ((hotbed_error_cause)fault->what) {
     case HOTBED_CAUSE_TABLE_FULL:
-        snprintf(
-            text, capacity, "%s is full: no slot for key %s, the table has %" PRIu64 " slots",
-            table, key, fault.bound);
+        hotbed_write(
+            w, "%s is full: no slot for key %s, the table has %" PRIu64 " slots", table, key,
+            fault->bound);
+        set_key(fields, fault, keys);
+        set_limit(fields, bound);
         return;
-    case HOTBED_CAUSE_KEY_RANGE:
-        range_text(&fault, n == 1 ? &tables[0]->keys : NULL, table, key, text, capacity);
+    case HOTBED_CAUSE_KEY_RANGE: {
+        /* A row that is out of range is of a caller that uses the storage directly. */
+        const uint64_t rows =
+            keys == NULL || keys->rows == 0 || is_row(fault, keys) ? fault->bound : keys->rows;
+        if (is_row(fault, keys))
+            hotbed_write(w, "%s: row %" PRIu64 " of rank %" PRIu32, table, fault->key, keys->rank);
+        else
+            hotbed_write(w, "%s: key %s", table, key);
+        hotbed_write(w, " is not in [0, %" PRIu64 ")", rows);
+        set_key(fields, fault, keys);
+        set_limit(fields, (double)rows);
         return;
+    }
     case HOTBED_CAUSE_OFFSET:
-        snprintf(
-            text, capacity,
+        hotbed_write(
+            w,
             "offsets: bag %" PRIu64 " ends at %" PRId64 ", before its start or after the last key",
-            fault.key, (int64_t)fault.bound);
+            fault->key, (int64_t)fault->bound);
+        if (fault->table != 0) {
+            fields->has |= HOTBED_HAS_FEATURE | HOTBED_HAS_SAMPLE;
+            fields->feature = (uint32_t)(fault->key / fault->table);
+            fields->sample = (uint32_t)(fault->key % fault->table);
+        }
+        set_value(fields, offset);
         return;
     case HOTBED_CAUSE_FIRST_OFFSET:
-        snprintf(text, capacity, "offsets: the first is %" PRId64 ", not 0", (int64_t)fault.bound);
+        hotbed_write(w, "offsets: the first is %" PRId64 ", not 0", (int64_t)fault->bound);
+        set_value(fields, offset);
         return;
     case HOTBED_CAUSE_ALL_PINNED:
-        snprintf(
-            text, capacity, "%s: no slot for key %s, all rows it could replace are in use", table,
-            key);
+        hotbed_write(w, "%s: no slot for key %s, all rows it could replace are in use", table, key);
+        set_key(fields, fault, keys);
         return;
     case HOTBED_CAUSE_KEY_TWICE:
-        snprintf(
-            text, capacity,
+        hotbed_write(
+            w,
             "%s: key %s occurs twice, at positions %" PRIu64 " and %" PRIu64
             " of the call, which has set nothing; pass each key once",
-            table, key, fault.bound >> 32, fault.bound & UINT32_MAX);
+            table, key, fault->bound >> 32, fault->bound & UINT32_MAX);
+        set_key(fields, fault, keys);
+        set_limit(fields, (double)(fault->bound >> 32));
+        set_value(fields, (double)(fault->bound & UINT32_MAX));
         return;
     case HOTBED_CAUSE_GRADIENT:
-        gradient_text(&fault, n == 1 ? &tables[0]->keys : NULL, table, key, text, capacity);
+        if (keys != NULL && keys->rows != 0)
+            hotbed_write(
+                w, "%s: the gradient of row %" PRIu64 " of rank %" PRIu32, table, fault->key,
+                keys->rank);
+        else
+            hotbed_write(w, "%s: the gradient of key %s", table, key);
+        hotbed_write(w, " is NaN or infinite; its row was not updated");
+        set_key(fields, fault, keys);
         return;
     case HOTBED_CAUSE_TABLE_NUMBER:
-        snprintf(
-            text, capacity, "table %u of key %s is not below %" PRIu64, fault.table, key,
-            fault.bound);
+        hotbed_write(
+            w, "table %u of key %s is not below %" PRIu64, fault->table, key, fault->bound);
+        set_key(fields, fault, keys);
+        set_value(fields, (double)fault->table);
+        set_limit(fields, bound);
         return;
     case HOTBED_CAUSE_EXTERNAL:
-        snprintf(
-            text, capacity,
+        hotbed_write(
+            w,
             "external store: a call for %" PRIu64
             " rows of %s failed; hotbed_external_failure() says why",
-            fault.key, table);
+            fault->key, table);
+        set_value(fields, (double)fault->key);
         return;
     case HOTBED_CAUSE_COMM:
-        comm_text(fault, text, capacity);
+        write_comm(w, fault);
+        if (fault->table != UINT32_MAX)
+            set_rank(fields, fault->table);
+        if (fault->key != 0)
+            set_value(fields, (double)fault->key);
         return;
     case HOTBED_CAUSE_OTHER:
     case HOTBED_CAUSE_NOT_PREFETCHED:
@@ -342,7 +292,28 @@ void hotbed_fault_describe(
     case HOTBED_CAUSE_NO_WINDOWS:
         break;
     }
-    snprintf(
-        text, capacity, "fault %u: table %u, key %s, bound %" PRIu64, fault.what, fault.table, key,
-        fault.bound);
+    hotbed_write(
+        w, "fault %u: table %u, key %s, bound %" PRIu64, fault->what, fault->table, key,
+        fault->bound);
+}
+
+void hotbed_fault_describe(
+    hotbed_fault fault, const hotbed_fault_sources *sources, hotbed_error *out) {
+    const named_table *tables[HOTBED_FAULT_SOURCES_MOST] = {NULL};
+    char table[HOTBED_ERROR_BYTES / 2], key[HOTBED_KEY_TEXT_BYTES];
+    const uint32_t n = find_tables(sources, &fault, tables);
+    hotbed_error_detail *fields = &out->fields;
+    *fields =
+        (hotbed_error_detail){.size = sizeof *fields, .cause = (hotbed_error_cause)fault.what};
+    fields->status = (hotbed_status)fault.status;
+    fields->key_type = (uint32_t)key_type(tables, n);
+    write_table(&(hotbed_writer){table, sizeof table, 0}, tables, n, fault.table, fields);
+    if (!is_of_table(fault.what)) {
+        fields->has = fields->table_number = 0;
+        fields->table[0] = '\0';
+    }
+    (void)hotbed_key_text(fault.key, key_type(tables, n), key);
+    write_fault(
+        &(hotbed_writer){out->text, sizeof out->text, 0}, &fault, n == 1 ? &tables[0]->keys : NULL,
+        table, key, fields);
 }

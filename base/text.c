@@ -32,6 +32,19 @@ int hotbed_format(char *text, size_t capacity, const char *format, ...) {
     return length;
 }
 
+void hotbed_vwrite(hotbed_writer *w, const char *format, va_list args) {
+    const size_t left = w->length < w->capacity ? w->capacity - w->length : 0;
+    const int n = hotbed_vformat(left > 0 ? w->text + w->length : NULL, left, format, args);
+    w->length += n > 0 ? (size_t)n : 0;
+}
+
+void hotbed_write(hotbed_writer *w, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    hotbed_vwrite(w, format, args);
+    va_end(args);
+}
+
 double hotbed_parse_number(const char *text, char **end) {
     const locale_t before = enter();
     const double value = strtod(text, end);

@@ -21,6 +21,18 @@ int hotbed_format(char *text, size_t capacity, const char *format, ...);
 int hotbed_vformat(char *text, size_t capacity, const char *format, va_list args);
 double hotbed_parse_number(const char *text, char **end);
 
+/* A text to which parts are appended. It is cut to fit; `length` is the length of the whole text. */
+typedef struct hotbed_writer {
+    char *text; /* NULL with a capacity of 0: only count */
+    size_t capacity, length;
+} hotbed_writer;
+
+#if defined(__GNUC__) || defined(__clang__)
+__attribute__((format(printf, 2, 3)))
+#endif
+void hotbed_write(hotbed_writer *w, const char *format, ...);
+void hotbed_vwrite(hotbed_writer *w, const char *format, va_list args);
+
 /* The name with this number in an array of names; `other`: it has none. */
 const char *hotbed_name(const char *const *names, size_t n, size_t number, const char *other);
 #define HOTBED_NAME(names, number, other)                                                          \

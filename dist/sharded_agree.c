@@ -16,30 +16,19 @@
 
 /* --- the options as a text -------------------------------------------------------------------- */
 
-/* Strings, each with its 0: the name of an option, its value, the next name, and so on. */
-typedef struct writer {
-    char *text; /* NULL: only count */
-    size_t capacity, length;
-} writer;
-
-/* Where the next string goes, and the space that is left there. */
-static char *rest_of(const writer *w, size_t *left) {
-    *left = w->text == NULL ? 0 : w->capacity - w->length;
-    return w->text == NULL ? NULL : w->text + w->length;
-}
-
-/* Write an option, or count its bytes. Its name is `name`, or "`name` of `of` `which`". */
+/* Write an option, or count its bytes: two strings, each with its 0, its name and its value. The name
+ * is `name`, or "`name` of `of` `which`". */
 __attribute__((format(printf, 5, 6))) static void put(
-    writer *w, const char *name, const char *of, const char *which, const char *format, ...) {
+    hotbed_writer *w, const char *name, const char *of, const char *which, const char *format,
+    ...) {
     va_list args;
-    size_t left;
-    char *at = rest_of(w, &left);
-    w->length += of == NULL ? (size_t)snprintf(at, left, "%s", name)
-                            : (size_t)snprintf(at, left, "%s of %s %s", name, of, which);
+    if (of == NULL)
+        hotbed_write(w, "%s", name);
+    else
+        hotbed_write(w, "%s of %s %s", name, of, which);
     w->length++;
-    at = rest_of(w, &left);
     va_start(args, format);
-    w->length += (size_t)hotbed_vformat(at, left, format, args);
+    hotbed_vwrite(w, format, args);
     va_end(args);
     w->length++;
 }
@@ -70,7 +59,7 @@ static int digits_of(float value) {
 }
 
 static void put_initializer(
-    writer *w, const char *name, const char *table, const hotbed_initializer *i) {
+    hotbed_writer *w, const char *name, const char *table, const hotbed_initializer *i) {
     const char *kind = HOTBED_NAME(initializers, i->kind, "unknown");
     switch (i->kind) {
     case HOTBED_INIT_CONSTANT:
@@ -96,7 +85,7 @@ static void put_initializer(
 }
 
 /* The parameters of a table's own optimizer. Its clipping is its group's. */
-static void put_own(writer *w, const hotbed_sharded *c, uint32_t t) {
+static void put_own(hotbed_writer *w, const hotbed_sharded *c, uint32_t t) {
     const hotbed_optimizer *o = c->tables[t].optimizer;
     const char *name = c->tables[t].name;
     const float clip = c->groups[c->table_info[t].lookup].max_gradient;
@@ -108,7 +97,7 @@ static void put_own(writer *w, const hotbed_sharded *c, uint32_t t) {
     put(w, "max_gradient", "table", name, "%.*g", digits_of(clip), (double)clip);
 }
 
-static void put_table(writer *w, const hotbed_sharded *c, uint32_t t) {
+static void put_table(hotbed_writer *w, const hotbed_sharded *c, uint32_t t) {
     const hotbed_table_options *o = &c->tables[t];
     const hotbed_sharded_table *info = &c->table_info[t];
     put(w, "kind", "table", o->name, "%s", HOTBED_NAME(kinds, o->kind, "unknown"));
@@ -139,7 +128,7 @@ static void put_table(writer *w, const hotbed_sharded *c, uint32_t t) {
         o->admission_capacity == 0 ? o->capacity : o->admission_capacity);
 }
 
-static void put_optimizer(writer *w, const hotbed_optimizer *o) {
+static void put_optimizer(hotbed_writer *w, const hotbed_optimizer *o) {
     put(w, "optimizer", NULL, NULL, "%s", o->kind == 0 ? "none" : hotbed_optimizer_name(o->kind));
     if (o->kind == 0)
         return;
@@ -154,7 +143,8 @@ static void put_optimizer(writer *w, const hotbed_optimizer *o) {
 /* Write all options that decide which rows exist, on which rank, with which values, and the
  * messages. First come numbers and names, so that equal texts up to an option mean the same
  * option. Options that have one meaning have one text. */
-static void put_collection(writer *w, const hotbed_sharded *c, const hotbed_storage_options *s) {
+static void put_collection(
+    hotbed_writer *w, const hotbed_sharded *c, const hotbed_storage_options *s) {
     const hotbed_sharded_options *o = &c->options;
     char number[16];
     put(w, "num_tables", NULL, NULL, "%u", c->num_tables);
@@ -200,7 +190,7 @@ static void put_collection(writer *w, const hotbed_sharded *c, const hotbed_stor
 }
 
 /* The collections of a context, by the numbers that all ranks gave them at their creation. */
-static void put_context(writer *w, uint32_t n, hotbed_sharded *const *collections) {
+static void put_context(hotbed_writer *w, uint32_t n, hotbed_sharded *const *collections) {
     put(w, "number of collections", NULL, NULL, "%u", n);
     for (uint32_t i = 0; i < n; i++) {
         const hotbed_sharded *c = collections[i];
@@ -220,7 +210,7 @@ typedef struct subject {
     hotbed_sharded *const *collections;
 } subject;
 
-static void put_subject(writer *w, const subject *what) {
+static void put_subject(hotbed_writer *w, const subject *what) {
     if (what->collections == NULL)
         put_collection(w, what->collection, what->storage);
     else
@@ -344,7 +334,7 @@ static hotbed_status compare(
 }
 
 /* Describe the options: *out is freed by the caller. */
-static hotbed_status describe(const subject *what, writer *out) {
+static hotbed_status describe(const subject *what, hotbed_writer *out) {
     put_subject(out, what);
     out->text = hotbed_new(out->length);
     HOTBED_TRY_MEMORY(out->text, "the %zu bytes that describe what is created", out->length);
@@ -357,7 +347,7 @@ static hotbed_status describe(const subject *what, writer *out) {
 static hotbed_status agree(
     hotbed_comm *comm, const subject *what, hotbed_status status, hotbed_stream *stream) {
     hotbed_error error;
-    writer described = {.text = NULL};
+    hotbed_writer described = {.text = NULL};
     if (comm->size == 1)
         return status;
     HOTBED_THEN(status, describe(what, &described));

@@ -5,9 +5,6 @@
 #include "base/options.h"
 #include "base/text.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
 static hotbed_status check_not_null(const hotbed_sharded *sharded) {
     return hotbed_check_pointer("sharded", sharded);
 }
@@ -71,70 +68,60 @@ hotbed_status hotbed_sharded_table_read(
     return HOTBED_OK;
 }
 
-/* A text that is cut to fit, and the length of the whole text. */
-typedef struct writer {
-    char *text;
-    size_t capacity, length;
-} writer;
-
-__attribute__((format(printf, 2, 3))) static void put(writer *w, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    size_t left = w->length < w->capacity ? w->capacity - w->length : 0;
-    int n = hotbed_vformat(left > 0 ? w->text + w->length : NULL, left, format, args);
-    va_end(args);
-    w->length += n > 0 ? (size_t)n : 0;
-}
-
 const char *hotbed_plan_name(hotbed_plan plan) {
     static const char *const names[] = {"fixed", "two-phase", "one-sided", "auto"};
     return HOTBED_NAME(names, plan, "unknown");
 }
 
-static void put_group(writer *w, const hotbed_sharded *c, uint32_t number) {
+static void put_group(hotbed_writer *w, const hotbed_sharded *c, uint32_t number) {
     const hotbed_group *g = &c->groups[number];
-    put(w, "  (input_dists): %s, %u features%s", hotbed_route_name(g->kind), g->num_features,
+    hotbed_write(
+        w, "  (input_dists): %s, %u features%s", hotbed_route_name(g->kind), g->num_features,
         g->dedup ? ", dedup" : "");
     if (g->counted)
-        put(w, " with counts");
+        hotbed_write(w, " with counts");
     if (g->capacity != 0)
-        put(w, ", messages of %llu keys", (unsigned long long)g->capacity);
-    put(w, "\n  (lookups): lookup %u, %u tables\n", number, g->num_tables);
+        hotbed_write(w, ", messages of %llu keys", (unsigned long long)g->capacity);
+    hotbed_write(w, "\n  (lookups): lookup %u, %u tables\n", number, g->num_tables);
     for (uint32_t i = 0; i < g->num_tables; i++) {
         const hotbed_table_options *o = &c->tables[g->tables[i]];
         hotbed_table_info info = {.size = sizeof info};
         if (hotbed_storage_table(g->lookup, i, &info) != HOTBED_OK)
             continue;
-        put(w, "    %s.weight: %s, dim %u, %s, %llu rows of %llu here", o->name,
+        hotbed_write(
+            w, "    %s.weight: %s, dim %u, %s, %llu rows of %llu here", o->name,
             info.kind == HOTBED_TABLE_STATIC ? "static" : "hash", info.dim,
             hotbed_dtype_name(info.dtype), (unsigned long long)info.capacity,
             (unsigned long long)o->capacity);
         if (o->max_capacity > o->capacity)
-            put(w, ", growing to %llu", (unsigned long long)info.max_capacity);
+            hotbed_write(w, ", growing to %llu", (unsigned long long)info.max_capacity);
         const char *separator = "; features ";
         for (uint32_t f = 0; f < c->num_features; f++)
             if (c->feature_tables[f] == g->tables[i]) {
                 if (c->features != NULL)
-                    put(w, "%s%s", separator, c->features[f]);
+                    hotbed_write(w, "%s%s", separator, c->features[f]);
                 else
-                    put(w, "%s%u", separator, f);
+                    hotbed_write(w, "%s%u", separator, f);
                 separator = ", ";
             }
-        put(w, "\n");
+        hotbed_write(w, "\n");
     }
     if (c->pooling == HOTBED_POOL_NONE)
-        put(w, "  (output_dists): rows of %u %s, gradients of %s\n", c->dim,
+        hotbed_write(
+            w, "  (output_dists): rows of %u %s, gradients of %s\n", c->dim,
             hotbed_dtype_name(g->row_dtype), hotbed_dtype_name(g->gradient_dtype));
     else if (!g->sums)
-        put(w, "  (output_dists): by rows, %llu columns, rows of %s, gradients of %s\n",
+        hotbed_write(
+            w, "  (output_dists): by rows, %llu columns, rows of %s, gradients of %s\n",
             (unsigned long long)g->columns, hotbed_dtype_name(g->row_dtype),
             hotbed_dtype_name(g->gradient_dtype));
     else if (c->world > 1)
-        put(w, "  (output_dists): by sums, %llu columns, sums of %s, gradients of %s\n",
+        hotbed_write(
+            w, "  (output_dists): by sums, %llu columns, sums of %s, gradients of %s\n",
             (unsigned long long)g->columns, hotbed_dtype_name(g->row_dtype),
             hotbed_dtype_name(g->gradient_dtype));
     else
-        put(w, "  (output_dists): %llu columns\n", (unsigned long long)g->columns);
+        hotbed_write(w, "  (output_dists): %llu columns\n", (unsigned long long)g->columns);
 }
 
 hotbed_status hotbed_sharded_print(
@@ -144,10 +131,11 @@ hotbed_status hotbed_sharded_print(
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "capacity", capacity, "text is NULL, capacity %zu", capacity);
     static const char *const poolings[] = {"none", "sum", "mean"};
-    writer w = {text, capacity, 0};
+    hotbed_writer w = {text, capacity, 0};
     if (capacity > 0)
         text[0] = 0;
-    put(&w, "%s(pooling %s, rank %u of %u, %s, plan %s, optimizer %s, %s\n",
+    hotbed_write(
+        &w, "%s(pooling %s, rank %u of %u, %s, plan %s, optimizer %s, %s\n",
         sharded->pooling == HOTBED_POOL_NONE ? "ShardedEmbeddingCollection"
                                              : "ShardedEmbeddingBagCollection",
         poolings[sharded->pooling], sharded->rank, sharded->world,
@@ -157,7 +145,7 @@ hotbed_status hotbed_sharded_print(
         sharded->training ? "training" : "eval");
     for (uint32_t g = 0; g < sharded->num_groups; g++)
         put_group(&w, sharded, g);
-    put(&w, ")\n");
+    hotbed_write(&w, ")\n");
     if (length != NULL)
         *length = w.length;
     return HOTBED_OK;

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/text.h"
 #include "base/thread.h"
 #include "pipeline/worker.h"
 
@@ -236,15 +237,11 @@ hotbed_status hotbed_pipeline_fill(hotbed_pipeline *pipeline) {
 /* --- advancing -------------------------------------------------------------------------------- */
 
 /* Names of tasks that the iteration has not submitted. Called under the lock. */
-static void list_pending(
-    const hotbed_pipeline *pipeline, uint64_t iteration, char *text, size_t n) {
-    size_t used = 0;
-    text[0] = '\0';
-    for (uint32_t i = 0; i < pipeline->program->num_steps && used < n; i++) {
+static void list_pending(const hotbed_pipeline *pipeline, uint64_t iteration, hotbed_writer *w) {
+    for (uint32_t i = 0; i < pipeline->program->num_steps; i++) {
         uint32_t s = pipeline->program->serial[i];
         if (hotbed_pipeline_completion(pipeline, iteration, s)->number <= iteration)
-            used +=
-                (size_t)snprintf(text + used, n - used, " %s", pipeline->program->steps[s].name);
+            hotbed_write(w, " %s", pipeline->program->steps[s].name);
     }
 }
 
@@ -252,14 +249,14 @@ static void list_pending(
 static hotbed_status await(hotbed_pipeline *pipeline, uint64_t number) {
     const hotbed_iteration *iteration = hotbed_pipeline_iteration(pipeline, number);
     const uint64_t until = in_seconds(pipeline->options.deadline_seconds);
-    char pending[256];
+    char pending[256] = "";
     (void)pthread_mutex_lock(&pipeline->lock);
     while (iteration->remaining > 0 && !pipeline->failed)
         if (!hotbed_cond_wait(&pipeline->changed, &pipeline->lock, until))
             break;
     bool failed = pipeline->failed, late = iteration->remaining > 0;
     if (late)
-        list_pending(pipeline, number, pending, sizeof pending);
+        list_pending(pipeline, number, &(hotbed_writer){pending, sizeof pending, 0});
     (void)pthread_mutex_unlock(&pipeline->lock);
     if (failed)
         return finish_failure(pipeline);

@@ -192,23 +192,20 @@ hotbed_status hotbed_profile_run(
 
 hotbed_status hotbed_profile_print(
     const hotbed_profile *profile, char *text, size_t capacity, size_t *length) {
-    size_t used = 0;
+    hotbed_writer w = {text, capacity, 0};
     if (profile == NULL || (capacity > 0 && text == NULL))
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "profile or text is NULL");
-    used += (size_t)snprintf(
-        text, capacity, "%-32s %12s %8s %12s\n", "task", "exposed us", "share", "alone us");
+    hotbed_write(&w, "%-32s %12s %8s %12s\n", "task", "exposed us", "share", "alone us");
     for (uint32_t s = 0; s <= profile->num_tasks; s++) {
         const hotbed_profile_task all = {
             .name = "iteration", .exposed = profile->baseline, .alone = profile->baseline};
         const hotbed_profile_task *task = s < profile->num_tasks ? &profile->tasks[s] : &all;
-        size_t left = used < capacity ? capacity - used : 0;
-        used += (size_t)hotbed_format(
-            left == 0 ? NULL : text + used, left, "%-32s %12.1f %7.1f%% %12.1f\n", task->name,
-            1e6 * task->exposed,
+        hotbed_write(
+            &w, "%-32s %12.1f %7.1f%% %12.1f\n", task->name, 1e6 * task->exposed,
             profile->baseline > 0.0 ? 100.0 * task->exposed / profile->baseline : 0.0,
             1e6 * task->alone);
     }
     if (length != NULL)
-        *length = used;
+        *length = w.length;
     return HOTBED_OK;
 }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "base/text.h"
 
 #include <stdio.h>
 
@@ -80,13 +81,10 @@ static hotbed_status fail_cycle(const hotbed_program *program, edge_filter count
         start = behind(program, start, done, counts);
     bool stages = counts != same_iteration;
     char names[sizeof program->report->text];
-    size_t used = 0;
+    hotbed_writer w = {names, sizeof names, 0};
     uint32_t at = start;
     do {
-        if (used < sizeof names)
-            used += (size_t)snprintf(
-                names + used, sizeof names - used, "%s'%s'", used == 0 ? "" : ", ",
-                program->steps[at].name);
+        hotbed_write(&w, "%s'%s'", w.length == 0 ? "" : ", ", program->steps[at].name);
         stages = stages || program->steps[at].stage != program->steps[start].stage;
         at = behind(program, at, done, counts);
     } while (at != start);

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
+#include "base/text.h"
 #include "pipeline/engine.h"
 #include "pipeline/rewrite.h"
 
@@ -24,12 +25,11 @@ const char *hotbed_train_plan_name(uint32_t plan) {
 
 static hotbed_status find_plan(const char *name, const hotbed_train_plan **out) {
     char names[256];
-    size_t used = 0;
+    hotbed_writer w = {names, sizeof names, 0};
     for (uint32_t p = 0; (*out = hotbed_train_plan_at(p)) != NULL; p++) {
         if (name != NULL && strcmp((*out)->name, name) == 0)
             return HOTBED_OK;
-        if (used < sizeof names)
-            used += (size_t)snprintf(names + used, sizeof names - used, " %s", (*out)->name);
+        hotbed_write(&w, " %s", (*out)->name);
     }
     return hotbed_fail_parameter(
         HOTBED_ERR_ARGUMENT, "plan", "there is no plan '%s'; there are%s", name == NULL ? "" : name,

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/stream.h"
+#include "base/text.h"
 #include "dist/comm/comm_socket.h"
 
 #include <errno.h>
@@ -82,12 +83,12 @@ void hotbed_link_unlisten(int listener) {
 hotbed_rank_list hotbed_list_ranks(const uint32_t *ranks, uint32_t n) {
     enum { NAMED = 8 };
     hotbed_rank_list list;
-    size_t length = (size_t)snprintf(list.text, sizeof list.text, "rank%s ", n == 1 ? "" : "s");
+    hotbed_writer w = {list.text, sizeof list.text, 0};
+    hotbed_write(&w, "rank%s ", n == 1 ? "" : "s");
     for (uint32_t i = 0; i < n && i < NAMED; i++)
-        length += (size_t)snprintf(
-            list.text + length, sizeof list.text - length, i == 0 ? "%u" : ", %u", ranks[i]);
+        hotbed_write(&w, i == 0 ? "%u" : ", %u", ranks[i]);
     if (n > NAMED)
-        (void)snprintf(list.text + length, sizeof list.text - length, " and %u more", n - NAMED);
+        hotbed_write(&w, " and %u more", n - NAMED);
     return list;
 }
 

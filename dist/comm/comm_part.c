@@ -1,8 +1,9 @@
 /* dist/comm/comm_part.c - which bytes the parts of a batch send where, and whether two ranks agree. */
 #include "dist/comm/comm.h"
 
+#include "base/text.h"
+
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 /* Where part p begins: packed, or as `offsets` say. */
@@ -82,10 +83,11 @@ uint8_t *hotbed_comm_receives(
 
 hotbed_comm_title hotbed_comm_title_of(uint64_t run, const hotbed_comm_batch *batch) {
     hotbed_comm_title title;
-    int n = snprintf(title.text, sizeof title.text, "operation %" PRIu64, run);
+    hotbed_writer w = {title.text, sizeof title.text, 0};
+    hotbed_write(&w, "operation %" PRIu64, run);
     if (batch != NULL)
-        (void)snprintf(
-            title.text + n, sizeof title.text - (size_t)n, ", %s with tag %u",
+        hotbed_write(
+            &w, ", %s with tag %u",
             hotbed_comm_operation_name((hotbed_comm_operation)batch->operation), batch->tag);
     return title;
 }

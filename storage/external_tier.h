@@ -65,6 +65,19 @@ hotbed_status hotbed_storage_size_external(
     const hotbed_storage *storage, const hotbed_rows_args *args, uint64_t counts[2],
     hotbed_stream *stream);
 
+/* hotbed_storage_removed() of a HASH table; the arguments are checked. Synchronous. */
+hotbed_status hotbed_removed_external(
+    hotbed_storage *storage, const hotbed_removed_args *args, hotbed_stream *stream);
+
+/* List the keys of a table whose rows were changed since a position, ascending, in the upper tier and in the
+ * store. Keys that were erased may be among them. *keys must be empty; the caller frees it, also after an
+ * error. Synchronous. Errors: MEMORY, DEVICE, STATE (some are forgotten).
+ *   since  in  device or pinned
+ *   epoch  in  of the position */
+hotbed_status hotbed_changed_external(
+    hotbed_storage *storage, uint32_t table, const hotbed_change_position *since, uint64_t epoch,
+    hotbed_stream *stream, hotbed_changed_keys *keys);
+
 /* hotbed_storage_export() of one window; the arguments are checked. Synchronous. close() ends all
  * exports. */
 hotbed_status hotbed_export_external(

@@ -8,7 +8,7 @@
 #include "storage/index/index_range.h"
 #include "storage/step/row_layout.h"
 
-enum { REMOVED_DEFAULT = 1 << 20 };
+enum { REMOVED_DEFAULT = 1 << 20, CHANGED_DEFAULT = 1 << 24 };
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
@@ -148,6 +148,9 @@ static hotbed_status allocate_rows(hotbed_storage *storage, hotbed_stream *strea
         HOTBED_TRY(hotbed_memory_alloc(
             stream, HOTBED_MEMORY_DEVICE, storage->removed_capacity * sizeof(hotbed_removal), NULL,
             &storage->removals));
+    if (storage->tracks && storage->external != NULL)
+        HOTBED_TRY(hotbed_stored_changes_create(
+            storage->num_tables, storage->changed_capacity, stream, &storage->stored_changes));
     size_t bytes = storage->index_slots * sizeof(uint64_t);
     HOTBED_TRY(
         hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &storage->index_keys));
@@ -247,6 +250,9 @@ static hotbed_status describe(hotbed_storage *storage, hotbed_stream *stream) {
             .epoch = 1,
             .capacity = storage->removed_capacity,
             .items = storage->removals.data,
+            .forgotten = storage->stored_changes == NULL
+                             ? NULL
+                             : hotbed_stored_changes_forgotten(storage->stored_changes),
         };
     status = hotbed_copy(storage->described.data, staging.data, bytes, stream);
     if (status == HOTBED_OK)
@@ -283,6 +289,8 @@ static hotbed_status create(
     const uint64_t removed = options->removed_capacity;
     while (storage->removed_capacity < (removed == 0 ? REMOVED_DEFAULT : removed))
         storage->removed_capacity *= 2;
+    storage->changed_capacity =
+        options->changed_capacity == 0 ? CHANGED_DEFAULT : options->changed_capacity;
     storage->optimizer_view.checks_finite = options->nonfinite != HOTBED_NONFINITE_PASS;
     storage->external = options->external;
     if (storage->external != NULL)

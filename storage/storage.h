@@ -16,6 +16,7 @@
 #include "storage/step/unique_kernels.h"
 #include "storage/step/update_kernels.h"
 #include "storage/tiers/external_batch.h"
+#include "storage/tiers/stored_changes.h"
 #include "storage/tiers/tier_external_kernels.h"
 #include "storage/tiers/tier_kernels.h"
 #include "storage/types.h"
@@ -88,8 +89,10 @@ typedef struct hotbed_call_batch {
 
 /* State of an export of a table over an external store. */
 typedef struct hotbed_store_walk {
-    hotbed_external_cursor *cursor;
-    uint64_t at; /* keys returned so far */
+    hotbed_external_cursor *cursor; /* of an export of all rows */
+    hotbed_changed_keys changed;    /* keys of an export of changed rows */
+    uint64_t next;                  /* of `changed`, to look at */
+    uint64_t at;                    /* keys returned so far */
     bool ended;
 } hotbed_store_walk;
 
@@ -135,6 +138,7 @@ struct hotbed_storage {
     bool timed;                /* at least one table has timestamps for scores */
     bool tracks;               /* at least one table tracks changes */
     uint64_t removed_capacity; /* a power of two */
+    uint64_t changed_capacity; /* over an external store */
     bool admits;               /* a table has admission */
     bool counts_score;         /* a table's scores or admission need the occurrences of each key */
     uint32_t tickets;          /* number of tickets; atomic */
@@ -176,7 +180,8 @@ struct hotbed_storage {
     hotbed_external *external; /* the store that has all rows; or NULL */
     pthread_mutex_t call_batches_lock;
     hotbed_call_batch *call_batches;
-    hotbed_store_walk *walks; /* [num_tables] exports; NULL before the first */
+    hotbed_store_walk *walks;              /* [num_tables] exports; NULL before the first */
+    hotbed_stored_changes *stored_changes; /* NULL unless `tracks` */
 };
 
 /* Copy the options to the library's struct and check them, without the tables. Errors: ARGUMENT. */
@@ -274,6 +279,12 @@ hotbed_status hotbed_storage_check_table(
 
 /* ARGUMENT: the table does not track changes. */
 hotbed_status hotbed_fail_untracked(const hotbed_storage *storage, uint32_t table);
+
+/* Export the selected slots of a window: args has everything but `bits`, `starts` and `groups`. Async. Uses
+ * the stream's workspace. Errors: MEMORY, STATE (the workspace would have to grow while a graph is
+ * recorded). */
+hotbed_status hotbed_export_slots(
+    const hotbed_storage *storage, hotbed_export_args *args, hotbed_stream *stream);
 
 /* STATE unless `held`, the number of tickets that hold rows, is 0. */
 hotbed_status hotbed_storage_check_held(uint32_t held);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #define REMOVED_MOST ((uint64_t)1 << 32)
+#define CHANGED_MOST ((uint64_t)1 << 40)
 
 /* --- checks ----------------------------------------------------------------------------------- */
 
@@ -158,6 +159,7 @@ static hotbed_status check_storage(const hotbed_storage_options *o) {
     HOTBED_TRY(hotbed_check_choice(
         "nonfinite", o->nonfinite, HOTBED_NONFINITE_PASS, HOTBED_NONFINITE_ERROR));
     HOTBED_TRY(hotbed_check_range("removed_capacity", o->removed_capacity, 0, REMOVED_MOST));
+    HOTBED_TRY(hotbed_check_range("changed_capacity", o->changed_capacity, 0, CHANGED_MOST));
     return HOTBED_OK;
 }
 
@@ -255,13 +257,6 @@ hotbed_status hotbed_storage_read_tables(
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         hotbed_table_options o;
         HOTBED_TRY(read_table(options, t, &o));
-        if (o.track_changes && storage->external != NULL)
-            return hotbed_error_table_number(
-                hotbed_fail_table(
-                    HOTBED_ERR_UNSUPPORTED, o.name,
-                    "table %s: track_changes is set, but the rows are in an external store",
-                    o.name),
-                t);
         make_table(storage, &storage->tables[t], &o);
         if (o.dim > storage->max_dim)
             storage->max_dim = o.dim;

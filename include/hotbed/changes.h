@@ -30,11 +30,20 @@
  * a position, `lost` is their number, and the consumer has to send all rows. hotbed_storage_clear() also
  * loses all earlier positions.
  *
+ * Over an external store, the host remembers the keys of changed rows that are no longer in the upper tier,
+ * in up to 44 bytes each: hotbed_storage_options.changed_capacity keys of all tables, at least the newest
+ * half of them. A position whose changes are forgotten has `lost` keys, too; without host memory for the
+ * next key all of them are forgotten. hotbed_storage_removed() of a HASH table and hotbed_storage_export()
+ * then wait for the stream and the store, and fail with its errors. A call that has failed has changed
+ * nothing: repeat it with the same positions. Repeat a failed hotbed_storage_erase(), too: its keys are
+ * logged, and are returned if they are gone.
+ *
  * Writes past the library are not seen: through hotbed_table_info.weights, hotbed/dlpack.h or the views
  * of a state dict.
  *
  * Order: the caller orders hotbed_storage_position() with events, like an export, and also with forwards
- * and backwards. All calls are asynchronous, never wait, and can be recorded in a graph. */
+ * and backwards. All calls are asynchronous, never wait, and can be recorded in a graph, except over an
+ * external store. */
 #ifndef HOTBED_CHANGES_H
 #define HOTBED_CHANGES_H
 
@@ -69,14 +78,16 @@ typedef struct hotbed_removed {
     uint64_t *keys;
     uint64_t capacity; /* of `keys` */
     uint64_t *count;   /* out [1] number of keys, those beyond `capacity` included; required */
-    /* out [1] required: number of keys of all tables that the log no longer has, UINT64_MAX if `since`
-     * is of another storage or a table was cleared. If it is not 0, no keys are returned. */
+    /* out [1] required: number of keys of all tables that are no longer remembered, UINT64_MAX if `since`
+     * is of another storage or a table was cleared. If it is not 0, no keys are returned. Over an external
+     * store it counts all changed rows that were ever forgotten. */
     uint64_t *lost;
 } hotbed_removed;
 
-/* Return the keys that have left a table. Asynchronous; changes nothing. The caller orders it like an
- * export.
- * Errors: ARGUMENT (NULL, table number; the table does not track changes). */
+/* Return the keys that have left a table. Asynchronous; over an external store synchronous. Changes
+ * nothing. The caller orders it like an export.
+ * Errors: ARGUMENT (NULL, table number; the table does not track changes). Over an external store also the
+ * store's errors, MEMORY, DEVICE, STATE (a graph is recorded). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_removed(hotbed_storage *storage, const hotbed_removed *batch, hotbed_stream *stream);
 

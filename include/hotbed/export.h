@@ -25,7 +25,10 @@
  *
  * External stores: the keys of a HASH table have the order of the store's cursor, and windows must
  * follow each other from 0; the first window flushes the upper tier. The calls are then
- * synchronous, and read each row from the store twice.
+ * synchronous, and read each row from the store twice. With `since`, also of a STATIC table, the first window
+ * lists the keys of changed rows instead, in 8 bytes of host memory each until the next export of the table.
+ * They come in ascending order, and the first window with fewer than `slots` keys is the last one: there is
+ * no need to count the table's keys.
  *
  * Changes: a table may change between batches. Keys do not change their slot (except in mode
  * DEFAULT by score), so a key that is in the table from the first batch to the last is returned
@@ -78,7 +81,8 @@ typedef struct hotbed_export {
  * a table that does not track changes), MEMORY, STATE (the workspace would have to grow while a graph is recorded), DEVICE. Over an
  * external store, where the call is synchronous, also the store's errors, after which the export must
  * start again at 0, and STATE (a graph is recorded; the window does not start where the previous one
- * ended). A fault of an earlier call stays latched on the stream; the export does not fail for it. */
+ * ended; changes since `since` are forgotten). A fault of an earlier call stays latched on the stream;
+ * the export does not fail for it. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_export(hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream);
 

@@ -286,8 +286,8 @@ typedef struct hotbed_table_options {
      * hotbed_storage_poll_growth(). 0: it does not grow */
     uint64_t max_capacity;
     hotbed_rounding rounding; /* of updated rows and states of types narrower than F32 */
-    /* Record which rows change and which keys leave, for hotbed/changes.h, in 4 more bytes per slot.
-     * Not over an external store */
+    /* Record which rows change and which keys leave, for hotbed/changes.h, in 4 more bytes per slot, and
+     * over an external store in host memory; see changed_capacity */
     bool track_changes;
     /* Parameters of this table's own; copied; NULL: those of the storage. Kind and size are the
      * storage's, and so are all parameters except learning_rate, weight_decay, l2_decay and
@@ -347,6 +347,11 @@ typedef struct hotbed_storage_options {
     /* with track_changes: keys that have left the tables and are remembered, 16 bytes of device memory
      * each; rounded up to a power of two; 0: 2^20; at most 2^32 */
     uint64_t removed_capacity;
+    /* with track_changes over an external store: changed rows of all tables that have left the upper tier and
+     * are remembered, at least the newest half of them. Up to 44 bytes of host memory each, which are
+     * allocated as rows leave, and once more that much of a table while its share doubles; 0: 2^24; at most
+     * 2^40 */
+    uint64_t changed_capacity;
 } hotbed_storage_options;
 
 /* Set every field to its default. `size` is sizeof(hotbed_storage_options) in the calling program;

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/options.h"
+#include "storage/external_tier.h"
 #include "storage/storage.h"
 
 hotbed_status hotbed_fail_untracked(const hotbed_storage *storage, uint32_t table) {
@@ -62,5 +63,7 @@ hotbed_status hotbed_storage_removed(
     };
     /* keys of a STATIC table do not leave */
     const uint64_t most = table->is_static != 0 ? 0 : storage->removed_capacity;
+    if (storage->external != NULL && most > 0)
+        return hotbed_removed_external(storage, &args, stream);
     return storage->kernels.changes->removed(&args, most, stream);
 }

@@ -67,13 +67,25 @@ typedef struct hotbed_removed_args {
     uint64_t *count, *lost;
 } hotbed_removed_args;
 
-/* How many keys between the positions the log no longer has. */
+/* How many changed rows of an external store the host has forgotten, if some were changed after
+ * `since`. */
+HOTBED_HD uint64_t hotbed_removed_forgotten(const hotbed_removed_args *a) {
+    const hotbed_forgotten *forgotten = a->rows.tracker->forgotten;
+    if (forgotten == NULL || a->since->epoch == 0 ||
+        a->since->epoch > hotbed_load_relaxed_u64(&forgotten->epoch))
+        return 0;
+    return hotbed_load_relaxed_u64(&forgotten->keys);
+}
+
+/* How many keys between the positions are no longer known. */
 HOTBED_HD uint64_t hotbed_removed_lost(const hotbed_removed_args *a) {
     const hotbed_tracker *tracker = a->rows.tracker;
     if (a->since->storage != tracker->storage && a->since->epoch != 0)
         return UINT64_MAX;
     const uint64_t all = tracker->removed - a->since->removed;
-    return all <= tracker->capacity ? 0 : all >> 47 != 0 ? UINT64_MAX : all - tracker->capacity;
+    if (all >> 47 != 0)
+        return UINT64_MAX;
+    return (all <= tracker->capacity ? 0 : all - tracker->capacity) + hotbed_removed_forgotten(a);
 }
 
 /* One lane: write what the caller gets besides keys. */

@@ -4,36 +4,14 @@
 
 #include "base/check.h"
 #include "base/options.h"
-#include "base/sort.h"
 #include "storage/external_tier.h"
 #include "storage/storage.h"
 
 #define WINDOW_MOST ((uint64_t)1 << 30)
 
-/* Place the arrays of `args` and the scratch memory of the prefix sums in the stream's
- * workspace. */
-static hotbed_status take_workspace(
-    hotbed_export_args *args, void **scratch, size_t *scratch_bytes, hotbed_stream *stream) {
-    hotbed_carve carve = {NULL, 0};
-    void *memory = NULL;
-    *scratch_bytes = hotbed_scan_scratch(hotbed_stream_backend(stream), args->groups + 1);
-    for (int pass = 0; pass < 2; pass++) {
-        carve.used = 0;
-        args->bits = hotbed_carve_take(&carve, args->groups * sizeof *args->bits);
-        args->starts = hotbed_carve_take(&carve, (args->groups + 1) * sizeof *args->starts);
-        *scratch = hotbed_carve_take(&carve, *scratch_bytes);
-        if (pass == 0)
-            HOTBED_TRY(hotbed_stream_workspace(stream, carve.used, &memory));
-        carve.base = memory;
-    }
-    return HOTBED_OK;
-}
-
 hotbed_status hotbed_storage_export(
     hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream) {
     hotbed_export e;
-    void *scratch;
-    size_t scratch_bytes;
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     HOTBED_TRY(HOTBED_OPTIONS_READ(&e, hotbed_export, rows, batch));
     HOTBED_TRY(hotbed_storage_check_table(storage, e.table, stream));
@@ -65,12 +43,7 @@ hotbed_status hotbed_storage_export(
     uint64_t slots = hotbed_table_all_slots(&storage->tables[e.table]);
     args.first = e.first < slots ? e.first : slots;
     args.slots = slots - args.first < e.slots ? slots - args.first : e.slots;
-    args.groups = (args.slots + HOTBED_EXPORT_GROUP - 1) / HOTBED_EXPORT_GROUP;
-    HOTBED_TRY(take_workspace(&args, &scratch, &scratch_bytes, stream));
-    HOTBED_TRY(storage->kernels.exports->choose(&args, stream));
-    HOTBED_TRY(
-        hotbed_scan(args.groups + 1, args.starts, args.starts, scratch, scratch_bytes, stream));
-    return storage->kernels.exports->write(&args, stream);
+    return hotbed_export_slots(storage, &args, stream);
 }
 
 hotbed_status hotbed_storage_export_end(

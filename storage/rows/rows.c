@@ -134,11 +134,11 @@ hotbed_status hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotb
     hotbed_rows_args args;
     HOTBED_TRY(hotbed_storage_rows_args(storage, table, 0, NULL, NULL, NULL, stream, &args));
     HOTBED_TRY(check_free(storage, stream));
+    if (args.tracker != NULL) /* before the first key leaves: the store may fail in between */
+        HOTBED_TRY(storage->kernels.changes->lose(args.tracker, stream));
     /* check_free() has waited for the stream, so no earlier step still writes to the store. */
     if (storage->external != NULL)
         HOTBED_TRY(hotbed_storage_clear_external(storage, table));
-    if (args.tracker != NULL)
-        HOTBED_TRY(storage->kernels.changes->lose(args.tracker, stream));
     return hotbed_storage_empty_table(storage, table, false, stream);
 }
 

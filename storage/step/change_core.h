@@ -20,13 +20,21 @@ typedef struct hotbed_removal {
     uint64_t key, table;
 } hotbed_removal;
 
+/* Over an external store: what the host no longer knows of changed rows that are not in the upper tier; see
+ * storage/tiers/stored_changes.h. */
+typedef struct hotbed_forgotten {
+    uint64_t epoch; /* the newest in which such a row was changed; 0: none is forgotten */
+    uint64_t keys;
+} hotbed_forgotten;
+
 /* The epoch and the log of a storage; in device memory. */
 typedef struct hotbed_tracker {
-    uint64_t storage;      /* number of the storage, unique in the process */
-    uint64_t epoch;        /* of rows that are changed now; the first is 1 */
-    uint64_t removed;      /* keys that were appended to the log */
-    uint64_t capacity;     /* a power of two */
-    hotbed_removal *items; /* [capacity] removal n is at n % capacity */
+    uint64_t storage;                  /* number of the storage, unique in the process */
+    uint64_t epoch;                    /* of rows that are changed now; the first is 1 */
+    uint64_t removed;                  /* keys that were appended to the log */
+    uint64_t capacity;                 /* a power of two */
+    hotbed_removal *items;             /* [capacity] removal n is at n % capacity */
+    const hotbed_forgotten *forgotten; /* in pinned memory; NULL without an external store */
 } hotbed_tracker;
 
 /* What is kept of the slots of one tier or segment, and number i among them. */
@@ -102,6 +110,27 @@ HOTBED_HD void hotbed_copy_changed(
     at.epochs[at.i] = its.epochs[its.i];
     if (hotbed_is_recent(at)) /* the row before in this slot was */
         hotbed_and_relaxed_u32(&at.recent[at.i / 32], ~hotbed_recent_bit(at.i));
+}
+
+/* One lane: a row that was not changed comes to `slot`. What was known of the row before is lost. */
+HOTBED_HD void hotbed_set_unchanged(
+    hotbed_index_view index, const hotbed_table_view *table, uint64_t slot) {
+    if (table->changed == NULL)
+        return;
+    const hotbed_changed_slot at = hotbed_changed_at(index, table, slot);
+    at.epochs[at.i] = 0;
+    if (hotbed_is_recent(at))
+        hotbed_and_relaxed_u32(&at.recent[at.i / 32], ~hotbed_recent_bit(at.i));
+}
+
+/* In which epoch the row in `slot` was changed last; 0: it was not, or the table does not track changes. */
+HOTBED_HD uint32_t hotbed_changed_epoch(
+    hotbed_index_view index, const hotbed_table_view *table, const hotbed_tracker *tracker,
+    uint64_t slot) {
+    if (table->changed == NULL)
+        return 0;
+    const hotbed_changed_slot at = hotbed_changed_at(index, table, slot);
+    return hotbed_is_recent(at) ? (uint32_t)tracker->epoch : at.epochs[at.i];
 }
 
 /* Append the keys of lanes with `mine` to the log: each has left table number t, which may differ

@@ -1,5 +1,5 @@
 /* storage/tiers/export_external.c - exports over an external store: keys come from the store's cursor,
- * rows are read by key. */
+ * rows are read by key. An export of changed rows reads a list of keys instead. */
 #include "hotbed/export.h"
 
 #include "base/stream.h"
@@ -16,14 +16,16 @@ typedef struct exporter {
     hotbed_stream *stream;
     const hotbed_export *e;
     const hotbed_table_view *table;
-    uint64_t chunk;    /* keys */
-    uint64_t given;    /* rows written to the batch so far */
-    uint64_t refused;  /* rows that did not fit into the batch */
-    uint64_t *keys;    /* [chunk] in host memory, as are the next five */
-    uint64_t *numbers; /* [chunk] */
-    uint64_t *scores;  /* [chunk] */
-    uint64_t *times;   /* [chunk] */
-    uint8_t *found;    /* [chunk] */
+    uint64_t since;          /* epoch of e->since; 0: all rows */
+    hotbed_store_walk *walk; /* the cursor or list of the table; NULL until it is known */
+    uint64_t chunk;          /* keys */
+    uint64_t given;          /* rows written to the batch so far */
+    uint64_t refused;        /* rows that did not fit into the batch */
+    uint64_t *keys;          /* [chunk] in host memory, as are the next five */
+    uint64_t *numbers;       /* [chunk] */
+    uint64_t *scores;        /* [chunk] */
+    uint64_t *times;         /* [chunk] */
+    uint8_t *found;          /* [chunk] */
     /* [chunk, row_bytes] as the cursor returns them; unused, since the upper tier may have newer
      * rows */
     void *rows;
@@ -90,13 +92,26 @@ static hotbed_status look(exporter *x, uint64_t n) {
     return hotbed_stream_sync(x->stream);
 }
 
+/* Keep the keys of the chunk that are in the table, and return their number. */
+static uint64_t present(exporter *x, uint64_t n) {
+    uint64_t kept = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        if (x->found[i] == 0)
+            continue;
+        x->keys[kept] = x->keys[i];
+        x->scores[kept] = x->scores[i];
+        x->times[kept] = x->times[i];
+        x->numbers[kept++] = x->numbers[i];
+    }
+    return kept;
+}
+
 /* Keep the selected keys of the chunk, and return their number. */
 static uint64_t choose(exporter *x, uint64_t n) {
     uint64_t kept = 0;
     for (uint64_t i = 0; i < n; i++) {
         uint64_t score = x->table->is_static != 0 ? 0 : x->scores[i];
-        if (x->found[i] == 0 || score < x->e->min_score ||
-            (x->e->min_time != 0 && x->times[i] < x->e->min_time))
+        if (score < x->e->min_score || (x->e->min_time != 0 && x->times[i] < x->e->min_time))
             continue;
         x->keys[kept] = x->keys[i];
         x->numbers[kept++] = x->numbers[i];
@@ -104,11 +119,14 @@ static uint64_t choose(exporter *x, uint64_t n) {
     return kept;
 }
 
-/* Write the rows of the chunk's n keys to the batch. */
+/* Write the rows of the chunk's n keys to the batch. Changed rows are numbered here. */
 static hotbed_status write_rows(exporter *x, uint64_t n) {
     uint64_t *keys = device_words(x, 0);
     hotbed_rows rows = rows_at(x);
     HOTBED_TRY(look(x, n));
+    n = present(x, n);
+    for (uint64_t i = 0; x->since != 0 && i < n; i++)
+        x->numbers[i] = x->walk->at++;
     n = choose(x, n);
     if (n > x->e->capacity - x->given) {
         x->refused += n - (x->e->capacity - x->given);
@@ -142,23 +160,37 @@ static hotbed_status export_static(exporter *x) {
     return HOTBED_OK;
 }
 
-/* Get the cursor of the table. A window that begins at slot 0 starts a new cursor, after a flush
- * has written all keys to the store. */
-static hotbed_status find_walk(exporter *x, hotbed_store_walk **out) {
+static void end_walk(hotbed_store_walk *walk) {
+    hotbed_external_cursor_destroy(walk->cursor);
+    hotbed_delete(walk->changed.items);
+    *walk = (hotbed_store_walk){.cursor = NULL};
+}
+
+/* Start an export: list what was changed, or open a cursor after a flush has written all keys to the
+ * store. */
+static hotbed_status start_walk(exporter *x) {
+    hotbed_store_walk *walk = x->walk;
+    end_walk(walk);
+    if (x->since != 0)
+        return hotbed_changed_external(
+            x->storage, x->e->table, x->e->since, x->since, x->stream, &walk->changed);
+    HOTBED_TRY(hotbed_storage_flush_table(x->storage, x->e->table, false, x->stream));
+    HOTBED_TRY(hotbed_stream_sync(x->stream));
+    return hotbed_external_cursor_create(x->storage->external, x->e->table, &walk->cursor);
+}
+
+/* Set x->walk. A window that begins at slot 0 starts an export. */
+static hotbed_status find_walk(exporter *x) {
     hotbed_storage *storage = x->storage;
     if (storage->walks == NULL)
         storage->walks = hotbed_new(storage->num_tables * sizeof *storage->walks);
     HOTBED_TRY_MEMORY(storage->walks, "exports of %u tables", storage->num_tables);
-    hotbed_store_walk *walk = *out = &storage->walks[x->e->table];
-    if (x->e->first == 0) {
-        HOTBED_TRY(hotbed_storage_flush_table(storage, x->e->table, false, x->stream));
-        HOTBED_TRY(hotbed_stream_sync(x->stream));
-        hotbed_external_cursor_destroy(walk->cursor);
-        *walk = (hotbed_store_walk){.cursor = NULL};
-        return hotbed_external_cursor_create(storage->external, x->e->table, &walk->cursor);
-    }
-    if (walk->cursor != NULL && (x->e->first == walk->at || walk->ended))
-        return HOTBED_OK;
+    hotbed_store_walk *walk = &storage->walks[x->e->table];
+    const bool open = x->since == 0 ? walk->cursor != NULL : walk->changed.items != NULL;
+    if (x->e->first == 0 || (open && (x->e->first == walk->at || walk->ended)))
+        x->walk = walk;
+    if (x->walk != NULL)
+        return x->e->first == 0 ? start_walk(x) : HOTBED_OK;
     return hotbed_fail_limit(
         HOTBED_ERR_STATE, "first", x->e->first, walk->at,
         "first is %llu: over an external store it must be 0 or %llu, where the last window ended",
@@ -166,8 +198,8 @@ static hotbed_status find_walk(exporter *x, hotbed_store_walk **out) {
 }
 
 static hotbed_status export_hash(exporter *x) {
-    hotbed_store_walk *walk = NULL;
-    HOTBED_TRY(find_walk(x, &walk));
+    HOTBED_TRY(find_walk(x));
+    hotbed_store_walk *walk = x->walk;
     for (uint64_t left = x->e->slots; left > 0 && !walk->ended;) {
         uint64_t n = 0, most = left < x->chunk ? left : x->chunk;
         HOTBED_TRY(
@@ -183,6 +215,39 @@ static hotbed_status export_hash(exporter *x) {
     return HOTBED_OK;
 }
 
+/* Keys that were erased take no place in a window, so the windows end where the table's keys do. */
+static hotbed_status export_changed(exporter *x) {
+    HOTBED_TRY(find_walk(x));
+    hotbed_store_walk *walk = x->walk;
+    const uint64_t end = walk->at + x->e->slots;
+    while (walk->at < end && walk->next < walk->changed.n) {
+        uint64_t n = walk->changed.n - walk->next;
+        n = n < x->chunk ? n : x->chunk;
+        n = n < end - walk->at ? n : end - walk->at;
+        memcpy(x->keys, walk->changed.items + walk->next, n * sizeof *x->keys);
+        walk->next += n;
+        HOTBED_TRY(write_rows(x, n));
+    }
+    walk->ended = walk->next == walk->changed.n;
+    return HOTBED_OK;
+}
+
+static hotbed_status export_window(exporter *x) {
+    if (x->since != 0)
+        return export_changed(x);
+    return x->table->is_static != 0 ? export_static(x) : export_hash(x);
+}
+
+static hotbed_status read_since(exporter *x) {
+    hotbed_change_position since;
+    if (x->e->since == NULL)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_copy(&since, x->e->since, sizeof since, x->stream));
+    HOTBED_TRY(hotbed_stream_finish(x->stream));
+    x->since = since.epoch;
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_export_external(
     hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream) {
     exporter x = {
@@ -194,8 +259,11 @@ hotbed_status hotbed_export_external(
     hotbed_held_fault held; /* of earlier work: stays for the caller's own hotbed_stream_sync() */
     HOTBED_TRY(hotbed_stream_may_wait(stream));
     HOTBED_TRY(hotbed_stream_hold_fault(stream, &held));
-    hotbed_status status = allocate_arrays(&x);
-    HOTBED_THEN(status, x.table->is_static != 0 ? export_static(&x) : export_hash(&x));
+    hotbed_status status = read_since(&x);
+    HOTBED_THEN(status, allocate_arrays(&x));
+    HOTBED_THEN(status, export_window(&x));
+    if (status != HOTBED_OK && x.walk != NULL)
+        end_walk(x.walk); /* keys may have been passed: the export must start again */
     uint64_t count = x.given + x.refused;
     HOTBED_THEN(status, hotbed_copy(batch->count, &count, sizeof count, stream));
     hotbed_status synced = hotbed_stream_sync(stream);
@@ -207,7 +275,7 @@ hotbed_status hotbed_export_external(
 
 void hotbed_export_close_external(hotbed_storage *storage) {
     for (uint32_t t = 0; storage->walks != NULL && t < storage->num_tables; t++)
-        hotbed_external_cursor_destroy(storage->walks[t].cursor);
+        end_walk(&storage->walks[t]);
     hotbed_delete(storage->walks);
     storage->walks = NULL;
 }

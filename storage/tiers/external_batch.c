@@ -23,14 +23,18 @@ static size_t carve_batch(hotbed_external_batch *batch, void *base) {
     view->status = hotbed_carve_take(&carve, tables * sizeof *view->status);
     view->keys = hotbed_carve_take(&carve, keys * sizeof *view->keys);
     view->scores = hotbed_carve_take(&carve, keys * sizeof *view->scores);
+    view->epochs =
+        batch->changes == NULL ? NULL : hotbed_carve_take(&carve, keys * sizeof *view->epochs);
     view->found = hotbed_carve_take(&carve, keys);
     view->rows = hotbed_carve_take(&carve, keys * view->stride);
     return carve.used;
 }
 
 static hotbed_status describe(
-    hotbed_external_batch *batch, hotbed_external *external, uint64_t capacity) {
+    hotbed_external_batch *batch, hotbed_external *external, hotbed_stored_changes *changes,
+    uint64_t capacity) {
     batch->external = external;
+    batch->changes = changes;
     batch->capacity = capacity;
     batch->num_tables = hotbed_external_num_tables(external);
     for (uint32_t t = 0; t < batch->num_tables; t++) {
@@ -45,9 +49,9 @@ static hotbed_status describe(
 }
 
 hotbed_status hotbed_external_batch_create(
-    hotbed_external_batch *batch, hotbed_external *external, uint64_t capacity,
-    hotbed_stream *stream) {
-    HOTBED_TRY(describe(batch, external, capacity));
+    hotbed_external_batch *batch, hotbed_external *external, hotbed_stored_changes *changes,
+    uint64_t capacity, hotbed_stream *stream) {
+    HOTBED_TRY(describe(batch, external, changes, capacity));
     HOTBED_TRY(hotbed_memory_alloc(
         stream, HOTBED_MEMORY_PINNED, carve_batch(batch, NULL), NULL, &batch->memory));
     memset(batch->memory.data, 0, batch->memory.bytes);
@@ -56,10 +60,10 @@ hotbed_status hotbed_external_batch_create(
 }
 
 hotbed_status hotbed_external_batch_borrow(
-    hotbed_external_batch *batch, hotbed_external *external, uint64_t capacity,
-    hotbed_stream *stream) {
+    hotbed_external_batch *batch, hotbed_external *external, hotbed_stored_changes *changes,
+    uint64_t capacity, hotbed_stream *stream) {
     void *memory;
-    HOTBED_TRY(describe(batch, external, capacity));
+    HOTBED_TRY(describe(batch, external, changes, capacity));
     HOTBED_TRY(hotbed_stream_pinned_workspace(stream, carve_batch(batch, NULL), &memory));
     (void)carve_batch(batch, memory);
     return HOTBED_OK;
@@ -72,25 +76,33 @@ void hotbed_external_batch_destroy(hotbed_external_batch *batch) {
 /* --- callbacks, on a thread of the stream or of the caller ------------------------------------ */
 
 typedef hotbed_status (*call_function)(
-    hotbed_external *external, const hotbed_store_view *v, uint32_t t, uint64_t at, uint64_t n);
+    const hotbed_external_batch *batch, const hotbed_store_view *v, uint32_t t, uint64_t at,
+    uint64_t n);
 
 static hotbed_status call_find(
-    hotbed_external *external, const hotbed_store_view *v, uint32_t t, uint64_t at, uint64_t n) {
+    const hotbed_external_batch *batch, const hotbed_store_view *v, uint32_t t, uint64_t at,
+    uint64_t n) {
     return hotbed_external_find(
-        external, t, n, v->keys + at, v->found + at, v->rows + at * v->stride, v->scores + at);
+        batch->external, t, n, v->keys + at, v->found + at, v->rows + at * v->stride,
+        v->scores + at);
 }
 
 static hotbed_status call_insert(
-    hotbed_external *external, const hotbed_store_view *v, uint32_t t, uint64_t at, uint64_t n) {
+    const hotbed_external_batch *batch, const hotbed_store_view *v, uint32_t t, uint64_t at,
+    uint64_t n) {
     if (v->status[t] != HOTBED_OK)
         return (hotbed_status)v->status[t];
+    /* before the insert: after a failed one, the store may have the rows */
+    if (batch->changes != NULL)
+        hotbed_stored_changes_put(batch->changes, t, n, v->keys + at, v->epochs + at);
     return hotbed_external_insert(
-        external, t, n, v->keys + at, v->rows + at * v->stride, v->scores + at);
+        batch->external, t, n, v->keys + at, v->rows + at * v->stride, v->scores + at);
 }
 
 static hotbed_status call_erase(
-    hotbed_external *external, const hotbed_store_view *v, uint32_t t, uint64_t at, uint64_t n) {
-    return hotbed_external_erase(external, t, n, v->keys + at, v->found + at);
+    const hotbed_external_batch *batch, const hotbed_store_view *v, uint32_t t, uint64_t at,
+    uint64_t n) {
+    return hotbed_external_erase(batch->external, t, n, v->keys + at, v->found + at);
 }
 
 static void run(const hotbed_external_batch *batch, call_function call) {
@@ -100,7 +112,7 @@ static void run(const hotbed_external_batch *batch, call_function call) {
     for (uint32_t t = 0; t < batch->num_tables; t++) {
         hotbed_status status = HOTBED_OK;
         if (v->counts[t] > 0) {
-            status = call(batch->external, v, t, v->starts[t], v->counts[t]);
+            status = call(batch, v, t, v->starts[t], v->counts[t]);
             waited = true;
         }
         v->status[t] = (uint32_t)status;

@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "storage/tiers/stored_changes.h"
 #include "storage/tiers/tier_external_core.h"
 
 HOTBED_BEGIN_DECLS
@@ -14,6 +15,7 @@ HOTBED_BEGIN_DECLS
 /* Must not move: enqueued and recorded calls hold its address. */
 typedef struct hotbed_external_batch {
     hotbed_external *external;
+    hotbed_stored_changes *changes; /* gets the epochs of inserted rows; or NULL */
     uint64_t capacity;
     uint32_t num_tables;
     hotbed_store_view view;
@@ -22,14 +24,14 @@ typedef struct hotbed_external_batch {
 
 /* `batch` must be zeroed. Synchronous. Errors: MEMORY. */
 hotbed_status hotbed_external_batch_create(
-    hotbed_external_batch *batch, hotbed_external *external, uint64_t capacity,
-    hotbed_stream *stream);
+    hotbed_external_batch *batch, hotbed_external *external, hotbed_stored_changes *changes,
+    uint64_t capacity, hotbed_stream *stream);
 /* Create a batch in the stream's pinned workspace. Batches of one stream share the workspace: the
  * stream's order keeps their uses apart. Nothing has to be freed. Errors: MEMORY, STATE (the
  * workspace would have to grow while a graph is being recorded). */
 hotbed_status hotbed_external_batch_borrow(
-    hotbed_external_batch *batch, hotbed_external *external, uint64_t capacity,
-    hotbed_stream *stream);
+    hotbed_external_batch *batch, hotbed_external *external, hotbed_stored_changes *changes,
+    uint64_t capacity, hotbed_stream *stream);
 
 void hotbed_external_batch_destroy(hotbed_external_batch *batch);
 

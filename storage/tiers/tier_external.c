@@ -46,8 +46,10 @@ void hotbed_ticket_carve_external(hotbed_ticket *ticket, hotbed_carve *carve) {
 hotbed_status hotbed_ticket_open_external(hotbed_ticket *ticket, hotbed_stream *stream) {
     hotbed_external *external = ticket->storage->external;
     HOTBED_TRY(hotbed_external_reserve(external, ticket->max_keys));
-    HOTBED_TRY(hotbed_external_batch_create(&ticket->asked, external, ticket->max_keys, stream));
-    return hotbed_external_batch_create(&ticket->leaving, external, ticket->max_keys, stream);
+    HOTBED_TRY(
+        hotbed_external_batch_create(&ticket->asked, external, NULL, ticket->max_keys, stream));
+    return hotbed_external_batch_create(
+        &ticket->leaving, external, ticket->storage->stored_changes, ticket->max_keys, stream);
 }
 
 static hotbed_status scan_ranks(
@@ -106,8 +108,8 @@ static hotbed_status open_call_batch(
         larger *= 2;
     hotbed_call_batch *entry = hotbed_new(sizeof *entry);
     HOTBED_TRY_MEMORY(entry, "a batch");
-    hotbed_status status =
-        hotbed_external_batch_borrow(&entry->batch, storage->external, larger, stream);
+    hotbed_status status = hotbed_external_batch_borrow(
+        &entry->batch, storage->external, storage->stored_changes, larger, stream);
     if (status != HOTBED_OK) {
         hotbed_delete(entry);
         return status;
@@ -147,6 +149,7 @@ void hotbed_storage_close_external(hotbed_storage *storage) {
     }
     if (storage->external != NULL)
         pthread_mutex_destroy(&storage->call_batches_lock);
+    hotbed_stored_changes_destroy(storage->stored_changes);
 }
 
 void hotbed_external_scratch_carve(
@@ -210,6 +213,7 @@ hotbed_status hotbed_storage_flush_external(
         const hotbed_store_flush args = {
             .table = *view,
             .index = storage->index,
+            .tracker = storage->tracker,
             .tally = storage->tallies + table,
             .faults = hotbed_stream_table_faults(stream, storage->names),
             .leaving = {batch->view, scratch.ranks},

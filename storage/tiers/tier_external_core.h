@@ -16,6 +16,10 @@
  * A row is *changed* (its slot is flagged) if its bytes or its score differ from the store's. A
  * prefetch scores every key that it pins, so pinned rows are always flagged and backward need not
  * flag them.
+ *
+ * With track_changes, a row that is copied to a batch takes the epoch of its last change along: the host
+ * keeps it (storage/tiers/stored_changes.h), because neither the store nor the slot will know it. A row that
+ * arrives from the store begins as one that was not changed.
  */
 #pragma once
 
@@ -64,6 +68,8 @@ typedef struct hotbed_store_view {
     /* [capacity, stride]: the rows of table t are dense from starts[t] * stride on */
     uint8_t *rows;
     uint64_t stride; /* of the longest row, so that tables do not overlap */
+    /* [capacity] for the store's insert: when the row was changed, or 0; NULL: no table tracks changes */
+    uint32_t *epochs;
 } hotbed_store_view;
 
 /* A choice of some of n items for a batch. Before the prefix sums `ranks` is 1 for a chosen item
@@ -111,6 +117,14 @@ HOTBED_HD void hotbed_row_leaves(
         return;
     hotbed_row_time(table, row)[0] = hotbed_load_relaxed_u64(hotbed_table_time(index, table, slot));
     hotbed_row_time(table, row)[1] = 0;
+}
+
+/* One lane: complete row number `place` of the batch with when slot's row was changed. */
+HOTBED_HD void hotbed_change_leaves(
+    const hotbed_store_view *batch, uint64_t place, hotbed_index_view index,
+    const hotbed_table_view *table, const hotbed_tracker *tracker, uint64_t slot) {
+    if (batch->epochs != NULL)
+        batch->epochs[place] = hotbed_changed_epoch(index, table, tracker, slot);
 }
 
 /* --- prefetch --------------------------------------------------------------------------------- */
@@ -190,6 +204,7 @@ HOTBED_HD void hotbed_leave_for(const hotbed_store_step *a, uint32_t i, uint32_t
     if (hotbed_tile_rank(width) != 0)
         return;
     hotbed_row_leaves(s->storage.index, table, row, slot);
+    hotbed_change_leaves(batch, place, s->storage.index, table, s->storage.tracker, slot);
     batch->keys[place] = hotbed_load_relaxed_u64(&s->storage.index.keys[slot]);
     batch->scores[place] = hotbed_meta_score(s->moves.items[i].evicted_meta);
 }
@@ -267,6 +282,10 @@ HOTBED_HD void hotbed_arrive(const hotbed_store_step *a, uint32_t i, uint32_t wi
     if (hotbed_tile_rank(width) != 0)
         return;
     hotbed_unique_seen(s, table, slot);
+    if (move.flags == HOTBED_MOVE_NEW && table->is_static == 0)
+        hotbed_set_changed(s->storage.index, table, slot);
+    else
+        hotbed_set_unchanged(s->storage.index, table, slot);
     hotbed_index_publish(s->storage.index, slot, s->unique.keys[u]);
 }
 
@@ -416,6 +435,9 @@ HOTBED_HD void hotbed_set_answer(const hotbed_store_rows *a, uint32_t i, uint32_
     hotbed_row_set(table, row, a->rows.rows, at, width);
     if (hotbed_tile_rank(width) != 0)
         return;
+    if (a->asked.batch.epochs != NULL)
+        a->asked.batch.epochs[place] =
+            table->changed == NULL ? 0 : (uint32_t)a->rows.tracker->epoch;
     if (a->rows.rows.scores != NULL && table->is_static == 0) {
         uint64_t score = a->rows.rows.scores[at];
         a->asked.batch.scores[place] = score < HOTBED_SCORE_MOST ? score : HOTBED_SCORE_MOST;
@@ -452,6 +474,12 @@ HOTBED_HD void hotbed_erase_answer(const hotbed_store_rows *a, uint32_t i, uint3
     if (erased <= 1 && slot != HOTBED_SLOT_NONE &&
         hotbed_index_vacate(a->rows.index, a->rows.table.range, slot, 0, width))
         erased = 1;
+    /* After a failed call, too: the store may have erased the key, and a second call would not find it. A
+     * logged key that is in the table counts as one that is back. */
+    if (a->rows.tracker != NULL && erased != 0)
+        hotbed_log_removed_one(
+            a->rows.tracker, &a->rows.table, a->rows.table_number,
+            hotbed_rows_key(&a->rows, a->first + i), width);
     if (hotbed_tile_rank(width) == 0 && a->rows.flags != NULL)
         a->rows.flags[a->first + i] = erased;
 }
@@ -462,6 +490,7 @@ HOTBED_HD void hotbed_erase_answer(const hotbed_store_rows *a, uint32_t i, uint3
 typedef struct hotbed_store_flush {
     hotbed_table_view table;
     hotbed_index_view index;
+    const hotbed_tracker *tracker; /* NULL if no table tracks changes */
     hotbed_tally *tally;
     hotbed_fault *faults;
     hotbed_store_list leaving; /* items are the `count` slots */
@@ -488,6 +517,7 @@ HOTBED_HD void hotbed_flush_leave(const hotbed_store_flush *a, uint32_t i, uint3
     if (hotbed_tile_rank(width) != 0)
         return;
     hotbed_row_leaves(a->index, &a->table, row, slot);
+    hotbed_change_leaves(&a->leaving.batch, place, a->index, &a->table, a->tracker, slot);
     a->leaving.batch.keys[place] = hotbed_load_relaxed_u64(&a->index.keys[slot]);
     a->leaving.batch.scores[place] = hotbed_meta_score(hotbed_flush_meta(a, i));
 }

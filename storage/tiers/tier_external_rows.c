@@ -90,6 +90,8 @@ static hotbed_status walk_next(walk *w) {
 
 hotbed_status hotbed_storage_clear_external(hotbed_storage *storage, uint32_t table) {
     walk w;
+    if (storage->tables[table].tracks) /* all positions are lost */
+        hotbed_stored_changes_clear(storage->stored_changes);
     hotbed_status status = walk_start(storage, table, &w);
     while (status == HOTBED_OK && (status = walk_next(&w)) == HOTBED_OK && w.n > 0)
         status = hotbed_external_erase(storage->external, table, w.n, w.keys, NULL);

@@ -1,6 +1,6 @@
 /* tests/storage/test_tier_external_core.c - passes of a cache over an external store, at every tile width.
  *
- * A model has the expected row, score and time of each key; the store is an array, and its calls can fail.  Prefetch,
+ * A model has the expected row, score, time and last change of each key; the store is an array, and its calls can fail.  Prefetch,
  * eval, calls on rows by key, and flush run pass by pass with tiles of 1, 2, 8 and 32 emulated lanes.  All memory
  * must be equal at all widths, and each row must equal the model's, in the upper tier and in the store.
  */
@@ -9,6 +9,7 @@
 
 #include "hotbed/external.h"
 #include "storage/index/index_range.h"
+#include "storage/rows/changes_core.h"
 #include "storage/step/row_layout.h"
 #include "storage/tiers/tier_external_core.h"
 #include "storage/types.h"
@@ -24,6 +25,7 @@ enum {
     SLOTS = 48, /* of the upper tier */
     BATCH = 10, /* distinct keys of a table in a batch, or keys of a call */
     ALL = TABLES * BATCH,
+    REMOVALS = 256, /* in the log */
     DIM = 9,
     ROW = MODEL_ROW_BYTES, /* the longest row: 9 elements, padding, a time */
     BATCHES = 24,
@@ -33,6 +35,7 @@ enum {
 typedef struct lists {
     uint64_t starts[TABLES], counts[TABLES], keys[ALL], scores[ALL];
     uint32_t status[TABLES], ranks[ALL + 1];
+    uint32_t epochs[ALL];
     uint8_t found[ALL];
     uint8_t rows[ALL * ROW] HOTBED_ALIGN(16);
 } lists;
@@ -43,6 +46,8 @@ typedef struct words {
     uint64_t index_metas[TABLES * SLOTS] HOTBED_ALIGN(128);
     uint8_t rows[TABLES][SLOTS * ROW] HOTBED_ALIGN(16);
     uint64_t times[SLOTS];
+    uint32_t changed[TABLES][SLOTS + 2]; /* epochs, and bits */
+    hotbed_removal removals[REMOVALS];
     hotbed_clock clock;
     hotbed_timer timer;
     hotbed_tally tallies[TABLES];
@@ -51,6 +56,7 @@ typedef struct words {
     hotbed_move moves[ALL];
     lists asked, leaving;
     model_row store[TABLES][KEYS];
+    uint32_t stored_epochs[TABLES][KEYS]; /* the largest that came with a row */
     uint8_t got[BATCH * ROW], flags[BATCH];
     uint64_t scores[BATCH], seen[BATCH];
 } words;
@@ -60,6 +66,8 @@ typedef struct work {
     words w;
     hotbed_table_view tables[TABLES], batch_tables[TABLES];
     model_row model[TABLES][KEYS];
+    uint32_t epochs[TABLES][KEYS]; /* of the model: of the last change */
+    hotbed_tracker tracker;
     uint64_t refused[TABLES], random;
     hotbed_fault fault;
     hotbed_store_step step;
@@ -77,19 +85,34 @@ static uint64_t key_of(uint32_t t, uint32_t number) {
     return t == STATIC ? number : key_of_number(number);
 }
 
-static model_row *entry(model_row (*of)[KEYS], uint32_t t, uint64_t key) {
+static uint32_t number_of(uint32_t t, uint64_t key) {
     for (uint32_t n = 0; n < KEYS; n++)
         if (key_of(t, n) == key)
-            return &of[t][n];
+            return n;
     CHECK(false);
-    return NULL;
+    return 0;
+}
+
+static model_row *entry(model_row (*of)[KEYS], uint32_t t, uint64_t key) {
+    return &of[t][number_of(t, key)];
+}
+
+/* The row of a key is changed now. */
+static void model_changes(work *k, uint32_t t, uint64_t key) {
+    k->epochs[t][number_of(t, key)] = (uint32_t)k->tracker.epoch;
+}
+
+static void take_position(work *k) {
+    for (uint32_t t = 0; t < TABLES; t++)
+        hotbed_settle_slots(k->tables[t].changed, SLOTS, (uint32_t)k->tracker.epoch, 0, 1);
+    k->tracker.epoch++;
 }
 
 /* --- setting up ------------------------------------------------------------------------------ */
 
 static hotbed_store_view view_of(lists *l) {
-    hotbed_store_view view = {l->starts, l->counts, l->status, l->keys,
-                              l->scores, l->found,  l->rows,   ROW};
+    hotbed_store_view view = {l->starts, l->counts, l->status, l->keys,  l->scores,
+                              l->found,  l->rows,   ROW,       l->epochs};
     return view;
 }
 
@@ -108,6 +131,7 @@ static void start(work *k, uint32_t width) {
             table->row_bytes = hotbed_round_up(table->row_bytes, HOTBED_ROW_TIME) + HOTBED_ROW_TIME;
         CHECK(table->row_bytes <= ROW);
         table->rows = k->w.rows[t];
+        table->changed = k->w.changed[t];
         table->first_slot = t * SLOTS;
         table->slots = SLOTS;
         table->capacity = KEYS;
@@ -132,6 +156,8 @@ static void start(work *k, uint32_t width) {
     s->storage.clock = &k->w.clock;
     s->storage.timer = &k->w.timer;
     s->storage.tallies = k->w.tallies;
+    k->tracker = (hotbed_tracker){.epoch = 1, .capacity = REMOVALS, .items = k->w.removals};
+    s->storage.tracker = &k->tracker;
     s->unique.keys = k->w.unique_keys;
     s->unique.offsets = s->batch.table_starts = s->batch.feature_starts = k->w.starts;
     s->unique.slots = k->w.slots;
@@ -155,7 +181,10 @@ static void call_store(work *k, lists *l, store_call call) {
         for (uint64_t i = 0; i < l->counts[t]; i++) {
             uint64_t at = l->starts[t] + i, bytes = k->tables[t].row_bytes;
             uint8_t *row = l->rows + l->starts[t] * ROW + i * bytes;
-            model_row *mine = entry(k->w.store, t, l->keys[at]);
+            const uint32_t number = number_of(t, l->keys[at]);
+            model_row *mine = &k->w.store[t][number];
+            if (call == INSERT && l->epochs[at] > k->w.stored_epochs[t][number])
+                k->w.stored_epochs[t][number] = l->epochs[at];
             if (k->fails[t]) {
                 l->found[at] = HOTBED_EXTERNAL_UNKNOWN;
                 continue;
@@ -302,6 +331,8 @@ static void train(work *k, const bool failed[TABLES]) {
         uint8_t *row = hotbed_row_at(k->step.s.storage.index, &k->tables[t], slot);
         check_row(k, t, row, model);
         train_row(model, row, k->tables[t].dim);
+        hotbed_set_changed(k->step.s.storage.index, &k->tables[t], slot);
+        model_changes(k, t, key);
         hotbed_index_unpin(k->step.s.storage.index, slot, true);
     }
     for (uint32_t t = 0; t < TABLES; t++)
@@ -309,7 +340,7 @@ static void train(work *k, const bool failed[TABLES]) {
 }
 
 /* Each key's row is in the upper tier or in the store, and equals the model's; unchanged rows of the upper tier are
- * in both. */
+ * in both.  Its slot or the host knows when it was changed. */
 static void check_all(const work *k) {
     for (uint32_t t = 0; t < TABLES; t++) {
         for (uint32_t n = 0; n < KEYS; n++) {
@@ -320,6 +351,14 @@ static void check_all(const work *k) {
             uint64_t meta = slot == HOTBED_SLOT_NONE ? 0 : k->w.index_metas[slot];
             CHECK_EQ(meta != 0 || below->there, model->there);
             CHECK_EQ(meta & (HOTBED_META_PINS | HOTBED_META_LOCKED), 0);
+            const uint32_t above =
+                meta == 0 ? 0
+                          : hotbed_changed_epoch(k->step.s.storage.index, table, &k->tracker, slot);
+            const uint32_t stored = k->w.stored_epochs[t][n];
+            if (model->there)
+                CHECK_EQ(above > stored ? above : stored, k->epochs[t][n]);
+            if (model->there && (meta & HOTBED_META_FLAGGED) == 0)
+                CHECK_EQ(stored, k->epochs[t][n]);
             if (meta != 0) {
                 check_row(k, t, table->rows + (slot - table->first_slot) * table->row_bytes, model);
                 CHECK_EQ(hotbed_meta_score(meta), model->score);
@@ -362,6 +401,8 @@ static void prefetches_are_the_same_at_every_width(hotbed_backend backend) {
             step(&works[i], batch % 2 == 1);
         compare();
         check_all(&works[batch % WIDTHS]);
+        for (uint32_t i = 0; i < WIDTHS && batch % 3 == 0; i++)
+            take_position(&works[i]);
     }
     uint64_t fetches = 0, writes = 0, refused = 0;
     for (uint32_t t = 0; t < TABLES; t++) {
@@ -450,6 +491,7 @@ static void call_keys(work *k, uint32_t t, uint64_t *keys) {
         .keys = keys,
         .flags = k->w.flags,
         .n = BATCH,
+        .tracker = &k->tracker,
         .table_number = t};
     args.rows.weights = k->w.got;
     args.rows.scores = k->w.scores;
@@ -516,6 +558,7 @@ static void set(work *k, uint32_t t, bool all) {
             continue;
         model_row *model = entry(k->model, t, keys[i]);
         bool is_new = !model->there;
+        model_changes(k, t, keys[i]);
         make_new(k, t, keys[i], model);
         memcpy(model->row, k->w.got + (size_t)i * dim * sizeof(float), dim * sizeof(float));
         if (t == STATIC && is_new)
@@ -533,14 +576,21 @@ static void erase(work *k, uint32_t t) {
     uint64_t pinned = hotbed_index_find(k->step.s.storage.index, k->tables[t].range, keys[0], 1);
     if (pinned != HOTBED_SLOT_NONE)
         k->w.index_metas[pinned] += HOTBED_META_PIN;
+    uint64_t logged = k->tracker.removed;
     ask(k, HOTBED_PASS_ERASE, ERASE);
     pass(k, rows_lane, HOTBED_PASS_ERASE_ANSWER, true, BATCH);
     for (uint32_t i = 0; i < BATCH; i++) {
         model_row *model = entry(k->model, t, keys[i]);
         bool stays = i == 0 && pinned != HOTBED_SLOT_NONE;
         CHECK_EQ(k->w.flags[i], model->there && !stays);
+        if (k->w.flags[i] != 0) {
+            const hotbed_removal *item = &k->w.removals[logged++ % REMOVALS];
+            CHECK_EQ(item->key, keys[i]);
+            CHECK_EQ(item->table, t);
+        }
         model->there = model->there && stays;
     }
+    CHECK_EQ(k->tracker.removed, logged);
     if (pinned != HOTBED_SLOT_NONE)
         k->w.index_metas[pinned] -= HOTBED_META_PIN;
 }
@@ -551,6 +601,7 @@ static void calls_on_rows_are_the_same_at_every_width(hotbed_backend backend) {
         start(k, widths[i]);
         for (int round = 0; round < 3; round++) {
             step(k, false);
+            take_position(k);
             for (uint32_t t = 0; t < TABLES; t++) {
                 set(k, t, round % 2 == 0);
                 get(k, t);
@@ -579,6 +630,7 @@ static void flush(work *k, uint32_t t, bool fails, bool drop) {
         k->flush = (hotbed_store_flush){
             .table = *table,
             .index = k->step.s.storage.index,
+            .tracker = &k->tracker,
             .tally = &k->w.tallies[t],
             .faults = &k->fault,
             .leaving = k->step.leaving,
@@ -620,6 +672,7 @@ static void flushes_are_the_same_at_every_width(hotbed_backend backend) {
         for (int round = 0; round < 4; round++) {
             step(k, false);
             step(k, false);
+            take_position(k);
             for (uint32_t t = 0; t < TABLES; t++) {
                 flush(k, t, round == 2, round >= 2);
                 check_all(k);

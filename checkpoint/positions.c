@@ -89,6 +89,14 @@ hotbed_status hotbed_positions_info(
 
 /* --- rows ------------------------------------------------------------------------------------- */
 
+/* Whether the windows of a table end where one is not full, so that the store need not count its keys. */
+static bool ends_early(
+    const hotbed_storage *storage, const hotbed_table_info *info,
+    const hotbed_change_position *since) {
+    return since != NULL && since->epoch != 0 && info->lower_slots == 0 &&
+           hotbed_storage_mode(storage) == HOTBED_MODE_CACHE;
+}
+
 /* A window must be done before the next one: its count says where the next one's rows go. */
 hotbed_status hotbed_positions_export(
     hotbed_positions *p, uint32_t table, const hotbed_change_position *since,
@@ -96,9 +104,10 @@ hotbed_status hotbed_positions_export(
     hotbed_storage *storage = hotbed_storages_of(p->storages, table);
     pinned_words *words = words_of(p);
     hotbed_table_info info;
-    uint64_t end = 0;
+    uint64_t end = UINT64_MAX;
     hotbed_export e = {.size = sizeof e};
     HOTBED_TRY(hotbed_storages_info(p->storages, table, &info));
+    const bool early = ends_early(storage, &info, since);
     const size_t row_bytes = hotbed_dtype_row_bytes(info.dtype, info.dim);
     const hotbed_optimizer_kind kind = hotbed_storage_optimizer(storage)->kind;
     const size_t state_bytes[2] = {
@@ -110,7 +119,8 @@ hotbed_status hotbed_positions_export(
         words->since = *since;
         e.since = &words->since;
     }
-    HOTBED_TRY(hotbed_storage_export_end(storage, e.table, &end, stream));
+    if (!early)
+        HOTBED_TRY(hotbed_storage_export_end(storage, e.table, &end, stream));
     for (*n = 0; e.first < end; e.first += e.slots) {
         const bool room = *n < to->capacity;
         e.slots = end - e.first < WINDOW ? end - e.first : WINDOW;
@@ -125,6 +135,8 @@ hotbed_status hotbed_positions_export(
         HOTBED_TRY(hotbed_storage_export(storage, &e, stream));
         HOTBED_TRY(hotbed_stream_sync(stream));
         *n += words->count;
+        if (early && words->count < e.slots)
+            break;
     }
     return HOTBED_OK;
 }

@@ -40,8 +40,9 @@ hotbed_status hotbed_touched_list(
     if (lost != 0)
         return hotbed_fail_table_value(
             HOTBED_ERR_STATE, info.name, "touched", lost,
-            "table '%s': since the parent %" PRIu64 " more keys have left than "
-            "removed_capacity: save a full checkpoint, or raise it",
+            "table '%s': %" PRIu64 " keys that have left or were changed since the parent are no "
+            "longer remembered: save a full checkpoint, or raise removed_capacity or "
+            "changed_capacity",
             info.name, lost);
     HOTBED_TRY(hotbed_positions_changed(positions, table, since, stream, &keys));
     out->changed = keys.keys;

@@ -112,7 +112,8 @@ typedef struct hotbed_checkpoint_options {
     /* Saves with a mark: of tables with track_changes, the mark remembers a position
      * (hotbed/changes.h) instead of a digest of each row. An increment then has the rows that were
      * written since the parent; a score alone is no change. If the storage no longer knows which keys
-     * have left since, the save fails with STATE: save a full checkpoint. Not for snapshots. */
+     * have left since, or over an external store which rows were changed, the save fails with STATE:
+     * save a full checkpoint. Not for snapshots. */
     uint64_t touched; /* 0 or 1 */
 } hotbed_checkpoint_options;
 

@@ -24,8 +24,9 @@
  * waits with it. A trainer that would rather publish less often asks hotbed_publisher_busy() first.
  *
  * Of tables with hotbed_table_options.track_changes, a publish copies the rows that were written since
- * the cut before, and the cost of an increment follows their number. If the storage's log has lost keys
- * meanwhile (hotbed/changes.h), the cut is a base. Host memory: the copy of what changed, and of all
+ * the cut before, and the cost of an increment follows their number. If the storage has lost keys
+ * meanwhile (hotbed/changes.h), the cut is a base. Over an external store a publish also counts the table's
+ * keys, which a store on disk may have to read. Host memory: the copy of what changed, and of all
  * keys and embeddings while a base is written.
  *
  * Of other tables, changes are found by a digest of each encoded row: a row is published again only if

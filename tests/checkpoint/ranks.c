@@ -41,6 +41,20 @@ static uint32_t value_of(uint32_t table, uint64_t key, uint32_t version, uint64_
     return (uint32_t)(mixed >> 40) + 1;
 }
 
+/* Put a rank's rows into a store, with room for half of them in the upper tier. */
+static void open_store(
+    ranks *r, uint32_t rank, hotbed_storage_options *storage, hotbed_table_options *options) {
+    hotbed_external_table of[RANKS_TABLES];
+    hotbed_external_options external = {
+        .size = sizeof external, .num_tables = RANKS_TABLES, .tables = of};
+    for (uint32_t t = 0; t < RANKS_TABLES; t++)
+        options[t].upper_capacity = options[t].capacity / 2 + 1;
+    CHECK_OK(hotbed_storage_external_tables(storage, of));
+    CHECK_OK(hotbed_external_create_memory(&external, &r->stores[rank]));
+    storage->external = r->stores[rank];
+    storage->mode = HOTBED_MODE_CACHE;
+}
+
 void ranks_create(ranks *r, const ranks_shape *shape, uint32_t world, hotbed_stream *stream) {
     *r = (ranks){.world = world, .stream = stream, .shape = *shape, .step = 5};
     hotbed_table_options options[RANKS_TABLES];
@@ -73,6 +87,8 @@ void ranks_create(ranks *r, const ranks_shape *shape, uint32_t world, hotbed_str
         storage.tables = options;
         storage.optimizer.kind = shape->optimizer;
         storage.seed = 3;
+        if (shape->stored)
+            open_store(r, rank, &storage, options);
         CHECK_OK(hotbed_storage_create(&storage, stream, &r->storages[rank]));
     }
 }
@@ -80,6 +96,8 @@ void ranks_create(ranks *r, const ranks_shape *shape, uint32_t world, hotbed_str
 void ranks_destroy(ranks *r) {
     for (uint32_t rank = 0; rank < r->world; rank++)
         hotbed_storage_destroy(r->storages[rank]);
+    for (uint32_t rank = 0; rank < r->world; rank++)
+        hotbed_external_destroy(r->stores[rank]);
     for (uint32_t rank = 0; rank < r->world; rank++)
         hotbed_checkpoint_mark_destroy(r->marks[rank]);
 }

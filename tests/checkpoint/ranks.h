@@ -19,11 +19,13 @@ typedef struct ranks_shape {
     uint64_t rows;               /* 0: 90 */
     hotbed_score_strategy score; /* of table "hash" */
     bool tracks;                 /* tables record their changes, and saves with a mark use them */
+    bool stored;                 /* each rank's rows are in an external store */
 } ranks_shape;
 
 typedef struct ranks {
     uint32_t world;
     hotbed_stream *stream; /* borrowed */
+    hotbed_external *stores[RANKS_MOST];
     ranks_shape shape;
     uint32_t versions[RANKS_TABLES][RANKS_KEYS]; /* version of each key's row; 0: no row */
     hotbed_route routes[RANKS_TABLES];

@@ -169,10 +169,10 @@ static void an_increment_has_what_changed(hotbed_backend backend) {
 }
 
 /* With tables that record their changes: what was written, also with the same bytes. */
-static void an_increment_has_what_was_touched(hotbed_backend backend) {
+static void check_touched(hotbed_backend backend, bool stored) {
     hotbed_stream *stream = sample_stream(backend);
     ranks r;
-    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM, .tracks = true};
+    ranks_shape shape = {.optimizer = HOTBED_OPT_ADAM, .tracks = true, .stored = stored};
     ranks_create(&r, &shape, 1, stream);
     ranks_mark(&r);
     ranks_fill(&r, 1);
@@ -229,6 +229,14 @@ static void an_increment_has_what_was_touched(hotbed_backend backend) {
     CHECK_OK(hotbed_checkpoint_save(sample_path("lost"), storage, 1, &options, stream));
     ranks_destroy(&r);
     hotbed_stream_destroy(stream);
+}
+
+static void an_increment_has_what_was_touched(hotbed_backend backend) {
+    check_touched(backend, false);
+}
+
+static void an_increment_over_a_store_has_what_was_touched(hotbed_backend backend) {
+    check_touched(backend, true);
 }
 
 static hotbed_storage *two_tiers(hotbed_stream *stream, uint32_t rows) {
@@ -547,6 +555,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(damage_is_found_in_pieces_of_blocks)},
     {TEST(an_increment_has_what_changed)},
     {TEST(an_increment_has_what_was_touched)},
+    {TEST(an_increment_over_a_store_has_what_was_touched)},
     {TEST(changed_rows_of_two_tiers_are_in_order)},
     {TEST(increments_out_of_order_are_refused)},
     {TEST(a_mark_belongs_to_one_checkpoint)},

@@ -13,7 +13,8 @@ const uint32_t served_dims[SERVED_TABLES] = {5, 16, 3};
 
 enum { STATIC_ROWS = 6 };
 
-hotbed_storage *served_create(uint64_t seed, uint32_t tracks, hotbed_stream *stream) {
+static hotbed_storage *create(
+    uint64_t seed, uint32_t tracks, hotbed_stream *stream, hotbed_external **store) {
     static const char *const names[SERVED_TABLES] = {"hash", "half", "rows"};
     static const hotbed_dtype dtypes[SERVED_TABLES] = {HOTBED_F32, HOTBED_F16, HOTBED_BF16};
     hotbed_table_options tables[SERVED_TABLES];
@@ -45,8 +46,29 @@ hotbed_storage *served_create(uint64_t seed, uint32_t tracks, hotbed_stream *str
     options.seed = seed;
     options.check = HOTBED_CHECK_IGNORE;
     options.removed_capacity = 16;
+    if (store != NULL) {
+        hotbed_external_table of[SERVED_TABLES];
+        hotbed_external_options external = {
+            .size = sizeof external, .num_tables = SERVED_TABLES, .tables = of};
+        tables[0].evict = HOTBED_EVICT_NEVER;
+        for (uint32_t t = 0; t < SERVED_TABLES; t++)
+            tables[t].upper_capacity = t == 2 ? 3 : 20;
+        CHECK_OK(hotbed_storage_external_tables(&options, of));
+        CHECK_OK(hotbed_external_create_memory(&external, store));
+        options.external = *store;
+        options.mode = HOTBED_MODE_CACHE;
+    }
     CHECK_OK(hotbed_storage_create(&options, stream, &storage));
     return storage;
+}
+
+hotbed_storage *served_create(uint64_t seed, uint32_t tracks, hotbed_stream *stream) {
+    return create(seed, tracks, stream, NULL);
+}
+
+hotbed_storage *served_create_stored(
+    uint64_t seed, uint32_t tracks, hotbed_stream *stream, hotbed_external **store) {
+    return create(seed, tracks, stream, store);
 }
 
 /* One key for each table. The batch stays until the stream has passed it. */

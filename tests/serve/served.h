@@ -1,6 +1,7 @@
 /* tests/serve/served.h - a storage that is published, and what a reader of each cut must answer. */
 #pragma once
 
+#include "hotbed/external.h"
 #include "hotbed/read.h"
 #include "hotbed/storage.h"
 
@@ -20,6 +21,9 @@ typedef struct served_cut {
 
 /* Tables whose bit is set in `tracks` record their changes; the log holds 16 keys. */
 hotbed_storage *served_create(uint64_t seed, uint32_t tracks, hotbed_stream *stream);
+/* The same over an external store; table "hash" does not evict. */
+hotbed_storage *served_create_stored(
+    uint64_t seed, uint32_t tracks, hotbed_stream *stream, hotbed_external **store);
 
 /* Train some keys, set rows, erase keys: what the random numbers say. */
 void served_change(hotbed_storage *storage, hotbed_stream *stream);

@@ -29,16 +29,22 @@ typedef struct bench {
     char directory[512];
     served_cut cut;
     uint64_t step;
+    hotbed_external *store; /* NULL without one */
 } bench;
 
 static const hotbed_encoding plain[SERVED_TABLES]; /* TABLE */
 
-/* Tables whose bit is set in `tracks` record their changes. */
-static void begin_tracked(bench *b, hotbed_backend backend, uint32_t tracks) {
+/* Tables whose bit is set in `tracks` record their changes. `stored`: over an external store. */
+static void begin_with(bench *b, hotbed_backend backend, uint32_t tracks, bool stored) {
     *b = (bench){.stream = sample_stream(backend)};
-    b->storage = served_create(7, tracks, b->stream);
+    b->storage = stored ? served_create_stored(7, tracks, b->stream, &b->store)
+                        : served_create(7, tracks, b->stream);
     b->options = (hotbed_publish_options){.size = sizeof b->options};
     snprintf(b->directory, sizeof b->directory, "%s", sample_path("published"));
+}
+
+static void begin_tracked(bench *b, hotbed_backend backend, uint32_t tracks) {
+    begin_with(b, backend, tracks, false);
 }
 
 static void begin(bench *b, hotbed_backend backend) {
@@ -65,6 +71,7 @@ static void finish(bench *b) {
     hotbed_reader_close(b->reader);
     hotbed_publisher_destroy(b->publisher);
     hotbed_storage_destroy(b->storage);
+    hotbed_external_destroy(b->store);
     hotbed_stream_destroy(b->stream);
 }
 
@@ -434,9 +441,9 @@ static void a_wrong_filter_is_named(hotbed_backend backend) {
 }
 
 /* With tables that record their changes, and with digests. */
-static void check_increments(hotbed_backend backend, uint32_t tracks) {
+static void check_increments(hotbed_backend backend, uint32_t tracks, bool stored) {
     bench b;
-    begin_tracked(&b, backend, tracks);
+    begin_with(&b, backend, tracks, stored);
     create(&b);
     publish(&b);
     hotbed_publish_stats stats = {.size = sizeof stats};
@@ -469,7 +476,26 @@ static void check_increments(hotbed_backend backend, uint32_t tracks) {
 
 static void an_increment_has_what_changed(hotbed_backend backend) {
     for (uint32_t tracks = 0; tracks < 8; tracks += 7)
-        check_increments(backend, tracks);
+        for (int stored = 0; stored < 2; stored++)
+            check_increments(backend, tracks, stored == 1);
+}
+
+/* Most rows that are trained are not in the upper tier when they are published. */
+static void a_storage_over_a_store_is_published(hotbed_backend backend) {
+    bench b;
+    begin_with(&b, backend, 7, true);
+    create(&b);
+    publish(&b);
+    CHECK_OK(hotbed_reader_open(b.directory, NULL, &b.reader));
+    for (int cut = 0; cut < 40; cut++) {
+        CHECK_OK(hotbed_reader_poll(b.reader));
+        served_check(b.reader, &b.cut);
+        publish(&b);
+    }
+    hotbed_publish_stats stats = {.size = sizeof stats};
+    CHECK_OK(hotbed_publisher_stats(b.publisher, &stats));
+    CHECK(stats.bases < stats.cuts / 2);
+    finish(&b);
 }
 
 /* Rows that are written with the same bytes are published again, if writes are what is recorded. */
@@ -1048,6 +1074,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(filters_leave_rows_out)},
     {TEST(a_wrong_filter_is_named)},
     {TEST(an_increment_has_what_changed)},
+    {TEST(a_storage_over_a_store_is_published)},
     {TEST(touched_rows_are_published)},
     {TEST(a_cut_after_lost_keys_is_a_base)},
     {TEST(old_files_go_with_old_bases)},

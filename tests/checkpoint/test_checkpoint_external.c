@@ -343,6 +343,15 @@ static void exports_return_errors_of_the_store(hotbed_backend backend) {
     bad_store_next(&b.bad, BAD_FAIL, 1);
     CHECK_STATUS(hotbed_storage_export(b.storage, &e, b.stream), HOTBED_ERR_IO);
     CHECK_OK(hotbed_stream_sync(b.stream));
+    /* The cursor has passed rows that could not be read by key: the window cannot be repeated. */
+    CHECK_OK(hotbed_storage_reset(b.storage, b.stream));
+    e.first = 0;
+    CHECK_OK(hotbed_storage_export(b.storage, &e, b.stream));
+    e.first = 32;
+    b.bad.from = b.bad.to = b.bad.calls + 2;
+    CHECK_STATUS(hotbed_storage_export(b.storage, &e, b.stream), HOTBED_ERR_IO);
+    CHECK_STATUS(hotbed_storage_export(b.storage, &e, b.stream), HOTBED_ERR_STATE);
+    CHECK_OK(hotbed_stream_sync(b.stream));
     window_arrays_close(&d);
     for (uint32_t t = 0; t < TABLES; t++)
         check_export(&b, t, 40, 0, 0);

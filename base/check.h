@@ -2,13 +2,20 @@
  * and in the fields of the error. */
 #pragma once
 
-#include "hotbed/status.h"
+#include "base/error.h"
 
 #include <stdint.h>
 
 /* The pointer is not NULL; "x is NULL", or "function: x is NULL". */
 hotbed_status hotbed_check_pointer(const char *name, const void *pointer);
 hotbed_status hotbed_check_pointer_of(const char *function, const char *name, const void *pointer);
+
+/* The beginning of a call that creates *out: `out` is not NULL, and *out is NULL if the call fails. */
+#define HOTBED_TRY_OUT(out)                                                                        \
+    do {                                                                                           \
+        HOTBED_TRY(hotbed_check_pointer("out", (out)));                                            \
+        *(out) = NULL;                                                                             \
+    } while (0)
 
 /* An array of n items is there unless n is 0; "n is 3, but x is NULL". */
 hotbed_status hotbed_check_array(const char *name, const void *array, uint64_t n);

@@ -222,12 +222,11 @@ static hotbed_status stream_create(const hotbed_stream_spec *spec, hotbed_stream
     swap_capture_mode(&mode);
     hotbed_status status = fill_stream(stream, spec);
     swap_capture_mode(&mode);
-    if (status != HOTBED_OK) {
+    if (status == HOTBED_OK)
+        *out = &stream->base;
+    else
         free_stream(stream);
-        return status;
-    }
-    *out = &stream->base;
-    return HOTBED_OK;
+    return status;
 }
 
 static void stream_destroy(hotbed_stream *stream) {
@@ -374,12 +373,11 @@ static hotbed_status event_create(hotbed_stream *stream, hotbed_event **out) {
     cuda_event *event = (cuda_event *)hotbed_new(sizeof *event);
     HOTBED_TRY_MEMORY(event, "an event");
     hotbed_status status = HOTBED_CUDA_CHECK(cudaEventCreate, &event->native);
-    if (status != HOTBED_OK) {
+    if (status == HOTBED_OK)
+        *out = &event->base;
+    else
         hotbed_delete(event);
-        return status;
-    }
-    *out = &event->base;
-    return HOTBED_OK;
+    return status;
 }
 
 static void event_destroy(hotbed_event *base) {

@@ -15,6 +15,15 @@ HOTBED_HD uint64_t hotbed_hash_u64(uint64_t key) {
     return key;
 }
 
+/* FNV-1a (Fowler, Noll and Vo) of bytes, going on from the hash of the bytes before, at first
+ * HOTBED_FNV_FIRST. */
+#define HOTBED_FNV_FIRST UINT64_C(0xcbf29ce484222325)
+static inline uint64_t hotbed_fnv(uint64_t hash, const void *data, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ ((const uint8_t *)data)[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 /* The key with that hash. */
 HOTBED_HD uint64_t hotbed_unhash_u64(uint64_t hash) {
     hash ^= hash >> 33;

@@ -33,6 +33,18 @@ hotbed_status hotbed_options_read(
     return HOTBED_OK;
 }
 
+hotbed_status hotbed_options_at(const void *array, uint32_t i, const char *what, const void **out) {
+    uint32_t stride, size;
+    memcpy(&stride, array, sizeof stride);
+    *out = (const unsigned char *)array + (size_t)i * stride;
+    memcpy(&size, *out, sizeof size);
+    if (size != stride)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "size", size, stride, "%s %u: size %u is not %u, that of %s 0",
+            what, i, size, stride, what);
+    return HOTBED_OK;
+}
+
 hotbed_status hotbed_output_check(const void *to, const char *name) {
     uint32_t size = 0;
     return read_size(to, 2 * sizeof size, name, &size);

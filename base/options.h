@@ -28,6 +28,11 @@ hotbed_status hotbed_options_read(
 #define HOTBED_OPTIONS_READ(to, type, optional, from)                                              \
     hotbed_options_read((to), sizeof(type), offsetof(type, optional), (from), #type)
 
+/* Find struct number i of an array whose stride is the size of the first one, all before i having been
+ * read. `what` is the noun of a struct, for messages. Errors: ARGUMENT (another size than the first
+ * one's). */
+hotbed_status hotbed_options_at(const void *array, uint32_t i, const char *what, const void **out);
+
 /* Check the caller's output struct, before a call has any effect. Errors: ARGUMENT (NULL; a size
  * below 8, over HOTBED_OPTIONS_BYTES_MOST, or not a multiple of 4). */
 hotbed_status hotbed_output_check(const void *to, const char *name);

@@ -1,15 +1,12 @@
 /* base/sort.c - sort and scan: checks, and dispatch to the backends. */
 #include "base/error.h"
 #include "base/sort_backend.h"
+#include "base/stream.h"
 
 #include <stdlib.h>
 
-static const hotbed_sort_ops *find_ops(hotbed_backend backend) {
-#if defined(HOTBED_WITH_CUDA)
-    if (backend == HOTBED_BACKEND_CUDA)
-        return &hotbed_sort_cuda;
-#endif
-    return backend == HOTBED_BACKEND_HOST ? &hotbed_sort_host : NULL;
+static const hotbed_sort_ops *ops_of(hotbed_backend backend) {
+    return HOTBED_OF_BACKEND(backend, hotbed_sort);
 }
 
 static hotbed_status check(const char *function, uint64_t n, const void *scratch) {
@@ -23,8 +20,7 @@ static hotbed_status check(const char *function, uint64_t n, const void *scratch
 }
 
 size_t hotbed_sort_pairs_scratch(hotbed_backend backend, uint64_t n) {
-    const hotbed_sort_ops *ops = find_ops(backend);
-    return ops == NULL || n == 0 || n > INT32_MAX ? 0 : ops->pairs_scratch(n);
+    return n == 0 || n > INT32_MAX ? 0 : ops_of(backend)->pairs_scratch(n);
 }
 
 hotbed_status hotbed_sort_pairs(
@@ -42,13 +38,12 @@ hotbed_status hotbed_sort_pairs(
         HOTBED_TRY(hotbed_copy(sorted_keys, keys, n * sizeof *keys, stream));
         return hotbed_copy(sorted_values, values, n * sizeof *values, stream);
     }
-    return find_ops(hotbed_stream_backend(stream))
+    return ops_of(hotbed_stream_backend(stream))
         ->pairs(n, keys, values, sorted_keys, sorted_values, bits, scratch, scratch_bytes, stream);
 }
 
 size_t hotbed_scan_scratch(hotbed_backend backend, uint64_t n) {
-    const hotbed_sort_ops *ops = find_ops(backend);
-    return ops == NULL || n == 0 || n > INT32_MAX ? 0 : ops->scan_scratch(n);
+    return n == 0 || n > INT32_MAX ? 0 : ops_of(backend)->scan_scratch(n);
 }
 
 hotbed_status hotbed_scan(
@@ -57,8 +52,7 @@ hotbed_status hotbed_scan(
     HOTBED_TRY(check("hotbed_scan", n, scratch));
     if (n == 0)
         return HOTBED_OK;
-    return find_ops(hotbed_stream_backend(stream))
-        ->scan(n, in, out, scratch, scratch_bytes, stream);
+    return ops_of(hotbed_stream_backend(stream))->scan(n, in, out, scratch, scratch_bytes, stream);
 }
 
 /* --- words of host memory --------------------------------------------------------------------- */

@@ -73,15 +73,13 @@ static hotbed_status create(
 }
 
 hotbed_status hotbed_stream_create(hotbed_backend backend, int device, hotbed_stream **out) {
-    HOTBED_TRY(hotbed_check_pointer_of("hotbed_stream_create", "out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     return create(backend, &(hotbed_stream_spec){.device = device}, out);
 }
 
 hotbed_status hotbed_stream_create_with(const hotbed_stream_options *options, hotbed_stream **out) {
     hotbed_stream_options o;
-    HOTBED_TRY(hotbed_check_pointer_of("hotbed_stream_create_with", "out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_stream_options, device, options));
     hotbed_stream_spec spec = {
         .device = o.device,
@@ -92,8 +90,7 @@ hotbed_status hotbed_stream_create_with(const hotbed_stream_options *options, ho
 }
 
 hotbed_status hotbed_stream_wrap_cuda(int device, void *native, hotbed_stream **out) {
-    HOTBED_TRY(hotbed_check_pointer_of("hotbed_stream_wrap_cuda", "out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     hotbed_stream_spec spec = {.device = device, .wrap = true, .native = native};
     return create(HOTBED_BACKEND_CUDA, &spec, out);
 }
@@ -361,8 +358,7 @@ hotbed_status hotbed_stream_pinned_workspace(hotbed_stream *stream, size_t bytes
 /* --- events --------------------------------------------------------------------------------- */
 
 hotbed_status hotbed_event_create(hotbed_stream *stream, hotbed_event **out) {
-    HOTBED_TRY(hotbed_check_pointer_of("hotbed_event_create", "out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(hotbed_check_pointer_of("hotbed_event_create", "stream", stream));
     hotbed_event *event = NULL;
     HOTBED_TRY(stream->ops->event_create(stream, &event));
@@ -626,8 +622,7 @@ hotbed_status hotbed_graph_begin(hotbed_stream *stream) {
 }
 
 hotbed_status hotbed_graph_end(hotbed_stream *stream, hotbed_graph **out) {
-    HOTBED_TRY(hotbed_check_pointer_of("hotbed_graph_end", "out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(hotbed_check_pointer_of("hotbed_graph_end", "stream", stream));
     if (!stream->recording)
         return hotbed_fail(HOTBED_ERR_STATE, "hotbed_graph_end: the stream records no graph");

@@ -148,8 +148,7 @@ hotbed_status hotbed_balance_create(
     const hotbed_balance_options *options, hotbed_comm *comm, hotbed_stream *stream,
     hotbed_balance **out) {
     hotbed_balance_options o;
-    HOTBED_TRY(hotbed_check_pointer("out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_balance_options, max_new_keys, options));
     HOTBED_TRY(hotbed_check_pointer("comm", comm));
     HOTBED_TRY(hotbed_check_pointer("stream", stream));
@@ -167,12 +166,11 @@ hotbed_status hotbed_balance_create(
     b->device = hotbed_stream_device(stream);
     b->kernels = HOTBED_OF_BACKEND(b->backend, hotbed_balance_kernels);
     hotbed_status status = create(b, stream);
-    if (status != HOTBED_OK) {
+    if (status == HOTBED_OK)
+        *out = b;
+    else
         hotbed_balance_destroy(b);
-        return status;
-    }
-    *out = b;
-    return HOTBED_OK;
+    return status;
 }
 
 void hotbed_balance_destroy(hotbed_balance *balance) {

@@ -82,18 +82,10 @@ static hotbed_status keep_optimizer(hotbed_sharded *c, uint32_t t) {
 }
 
 static hotbed_status read_tables(hotbed_sharded *c, const hotbed_storage_options *s) {
-    uint32_t stride;
-    memcpy(&stride, s->tables, sizeof stride);
+    const void *table;
     for (uint32_t t = 0; t < c->num_tables; t++) {
-        HOTBED_TRY(HOTBED_OPTIONS_READ(
-            &c->tables[t], hotbed_table_options, kind,
-            (const unsigned char *)s->tables + (size_t)t * stride));
-        if (c->tables[t].size != stride)
-            return hotbed_error_table_number(
-                hotbed_fail_limit(
-                    HOTBED_ERR_ARGUMENT, "size", c->tables[t].size, stride,
-                    "table %u: size %u is not the first table's %u", t, c->tables[t].size, stride),
-                t);
+        HOTBED_TRY(hotbed_error_table_number(hotbed_options_at(s->tables, t, "table", &table), t));
+        HOTBED_TRY(HOTBED_OPTIONS_READ(&c->tables[t], hotbed_table_options, kind, table));
         c->tables[t].size = sizeof c->tables[t];
         HOTBED_TRY(keep_optimizer(c, t));
         HOTBED_TRY(hotbed_name_check(c->tables[t].name, t));
@@ -766,8 +758,7 @@ hotbed_status hotbed_sharded_create(
     hotbed_sharded **out) {
     hotbed_storage_options storage;
     hotbed_sharded *c = NULL;
-    HOTBED_TRY(hotbed_check_pointer("out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(hotbed_check_pointer("comm", comm));
     HOTBED_TRY(hotbed_check_pointer("stream", stream));
     HOTBED_TRY(hotbed_comm_check_stream(comm, stream));

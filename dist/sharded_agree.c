@@ -6,6 +6,7 @@
  * creation failed, its error is the error of all ranks. */
 #include "dist/sharded.h"
 
+#include "base/hash_core.h"
 #include "base/text.h"
 #include "dist/comm/comm.h"
 #include "storage/types.h"
@@ -225,14 +226,6 @@ typedef struct summary {
     uint64_t digest, bytes; /* of its text */
 } summary;
 
-/* FNV-1a (Fowler, Noll and Vo). */
-static uint64_t digest_of(const char *text, size_t bytes) {
-    uint64_t digest = 0xcbf29ce484222325U;
-    for (size_t i = 0; i < bytes; i++)
-        digest = (digest ^ (uint8_t)text[i]) * 0x100000001b3U;
-    return digest;
-}
-
 static hotbed_status gather(
     hotbed_comm *comm, const summary *own, summary *all, hotbed_stream *stream) {
     hotbed_memory memory;
@@ -354,7 +347,7 @@ static hotbed_status agree(
     hotbed_error_copy(&error);
     const char *text = status == HOTBED_OK ? described.text : (const char *)&error;
     const size_t bytes = status == HOTBED_OK ? described.length : sizeof error;
-    const summary own = {(int64_t)status, digest_of(text, bytes), bytes};
+    const summary own = {(int64_t)status, hotbed_fnv(HOTBED_FNV_FIRST, text, bytes), bytes};
     hotbed_status result = HOTBED_OK;
     hotbed_held_fault held = {.fault = {.status = HOTBED_OK}};
     hotbed_status exchanged = hotbed_stream_hold_fault(stream, &held);

@@ -2,6 +2,7 @@
 #include "dist/sharded.h"
 
 #include "base/check.h"
+#include "base/options.h"
 #include "dist/comm/comm.h"
 
 /* --- stages ---------------------------------------------------------------------------------------------- */
@@ -92,18 +93,12 @@ static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
     return HOTBED_OK;
 }
 
-/* Read the caller's structs. The size of the first one is the stride of the array. */
+/* Read the caller's structs. */
 static hotbed_status read_kjts(
     const hotbed_sharded_context *context, const hotbed_kjt *kjts, hotbed_kjt *read, bool *late) {
-    uint32_t stride, size;
-    memcpy(&stride, kjts, sizeof stride);
+    const void *from;
     for (uint32_t i = 0; i < context->num_members; i++) {
-        const void *from = (const unsigned char *)kjts + (size_t)i * stride;
-        memcpy(&size, from, sizeof size);
-        if (size != stride)
-            return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "size", size, stride,
-                "kjt %u: size %u is not the first kjt's %u", i, size, stride);
+        HOTBED_TRY(hotbed_options_at(kjts, i, "kjt", &from));
         HOTBED_TRY(hotbed_kjt_read(from, &read[i]));
         if (context->world > 1)
             *late = put_off(&context->members[i], &read[i]) || *late;

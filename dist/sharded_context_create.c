@@ -103,8 +103,7 @@ static hotbed_status make_context(
 hotbed_status hotbed_sharded_create_context(
     uint32_t n, hotbed_sharded *const *collections, hotbed_stream *stream,
     hotbed_sharded_context **out) {
-    HOTBED_TRY(hotbed_check_pointer("out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(check_first(n, collections, stream));
     HOTBED_TRY(
         hotbed_sharded_agree_context(n, collections, check_collections(n, collections), stream));

@@ -235,7 +235,7 @@ static void point_path(
     const size_t world = context->world;
     const uint64_t rows = path->items * g->row_bytes, gradients = path->items * g->gradient_bytes,
                    messages = context->message_bytes;
-    uint8_t *window = context->window == NULL ? NULL : hotbed_window_data(context->window);
+    uint8_t *window = context->window == NULL ? NULL : context->window->data;
     uint8_t *asked = window == NULL ? path->requester_rows : window + part->window_requester;
     uint8_t **to = at, **from = at + world, **owner_out = at + 2 * world,
             **owner_in = at + 3 * world, **requester_in = at + 4 * world,
@@ -256,7 +256,7 @@ static void point_path(
         return;
     }
     /* Set this rank's buffers in the others' windows; the window's pointers do not change. */
-    uint8_t **parts = (uint8_t **)(uintptr_t)hotbed_window_parts(context->window);
+    uint8_t **parts = (uint8_t **)context->window->parts;
     path->to = (hotbed_ends){parts, context->rank * messages + part->message_at};
     path->owner_out = (hotbed_ends){parts, part->window_requester + context->rank * rows};
     path->requester_out = (hotbed_ends){parts, part->window_owner + context->rank * gradients};
@@ -270,7 +270,7 @@ static hotbed_status upload_pointers(
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, ENDS * bytes, NULL, &staging));
     uint8_t **host = staging.data;
     if (context->window != NULL)
-        path->owner_rows = (uint8_t *)hotbed_window_data(context->window) + part->window_owner;
+        path->owner_rows = (uint8_t *)context->window->data + part->window_owner;
     uint8_t **const device[ENDS] = {path->to.at,           path->from.at,
                                     path->owner_out.at,    path->owner_in.at,
                                     path->requester_in.at, path->requester_out.at};

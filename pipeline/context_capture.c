@@ -65,8 +65,7 @@ hotbed_status hotbed_context_capture(
     hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream,
     hotbed_context_snapshot **out) {
     hotbed_dist_context *context = NULL;
-    HOTBED_TRY(hotbed_check_pointer("out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     if (rewrite == NULL || stream == NULL || number >= rewrite->options.depth)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "number", number,
@@ -91,12 +90,11 @@ hotbed_status hotbed_context_capture(
             status = take(snapshot, snapshot->taken, stream);
         snapshot->taken += status == HOTBED_OK;
     }
-    if (status != HOTBED_OK) {
+    if (status == HOTBED_OK)
+        *out = snapshot;
+    else
         hotbed_context_drop(snapshot, stream);
-        return status;
-    }
-    *out = snapshot;
-    return HOTBED_OK;
+    return status;
 }
 
 /* --- restore ---------------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/hash_core.h"
 #include "base/options.h"
 #include "base/thread.h"
 
@@ -153,8 +154,7 @@ hotbed_status hotbed_pipeline_create(
     const hotbed_pipeline_plan *plan, const hotbed_pipeline_options *options,
     hotbed_pipeline **out) {
     hotbed_pipeline_options read;
-    HOTBED_TRY(hotbed_check_pointer("out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(read_options(options, &read));
     hotbed_pipeline *pipeline = hotbed_new(sizeof *pipeline);
     hotbed_program *program = hotbed_new(sizeof *program);
@@ -165,18 +165,17 @@ hotbed_status hotbed_pipeline_create(
     }
     pipeline->program = program;
     pipeline->options = read;
-    pipeline->order_hash = 0xCBF29CE484222325U;
+    pipeline->order_hash = HOTBED_FNV_FIRST;
     (void)pthread_mutex_init(&pipeline->lock, NULL);
     hotbed_cond_init(&pipeline->changed);
     hotbed_nvtx_start();
     hotbed_status status = hotbed_program_read(plan, program, NULL);
     HOTBED_THEN(status, make(pipeline));
-    if (status != HOTBED_OK) {
+    if (status == HOTBED_OK)
+        *out = pipeline;
+    else
         hotbed_pipeline_destroy(pipeline);
-        return status;
-    }
-    *out = pipeline;
-    return HOTBED_OK;
+    return status;
 }
 
 /* --- unmaking --------------------------------------------------------------------------------- */

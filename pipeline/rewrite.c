@@ -293,8 +293,7 @@ static hotbed_status make(hotbed_rewrite *rewrite, hotbed_stream *stream) {
 hotbed_status hotbed_rewrite_create(
     const hotbed_rewrite_options *options, hotbed_stream *stream, hotbed_rewrite **out) {
     hotbed_rewrite_options read;
-    HOTBED_TRY(hotbed_check_pointer("out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(HOTBED_OPTIONS_READ(&read, hotbed_rewrite_options, find, options));
     if (stream == NULL || read.model == NULL || read.batch == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream, model or batch is NULL");
@@ -308,12 +307,11 @@ hotbed_status hotbed_rewrite_create(
     rewrite->options = read;
     rewrite->bound = HOTBED_SLOT_UNBOUND;
     hotbed_status status = make(rewrite, stream);
-    if (status != HOTBED_OK) {
+    if (status == HOTBED_OK)
+        *out = rewrite;
+    else
         hotbed_rewrite_destroy(rewrite);
-        return status;
-    }
-    *out = rewrite;
-    return HOTBED_OK;
+    return status;
 }
 
 void hotbed_rewrite_destroy(hotbed_rewrite *rewrite) {

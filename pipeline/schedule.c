@@ -354,18 +354,11 @@ static hotbed_status add_plan(search *f, const hotbed_program *p, bool own_group
     return HOTBED_OK;
 }
 
-/* Evaluate the caller's plans. The size of the first one is the stride of the array. */
+/* Evaluate the caller's plans. */
 static hotbed_status add_others(search *f, const hotbed_schedule_options *o) {
-    uint32_t stride = 0, size;
-    if (o->num_also > 0)
-        memcpy(&stride, o->also, sizeof stride);
+    const void *plan;
     for (uint32_t n = 0; n < o->num_also; n++) {
-        const void *plan = (const unsigned char *)o->also + (size_t)n * stride;
-        memcpy(&size, plan, sizeof size);
-        if (size != stride)
-            return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "size", size, stride,
-                "schedule: size %u of other plan %u is not the first one's %u", size, n, stride);
+        HOTBED_TRY(hotbed_options_at(o->also, n, "other plan", &plan));
         HOTBED_TRY(hotbed_program_read(plan, f->program, NULL));
         HOTBED_TRY(add_plan(f, f->program, true));
     }
@@ -419,8 +412,7 @@ hotbed_status hotbed_schedule_find(
     hotbed_schedule **out) {
     hotbed_schedule_options o;
     search f = {0};
-    HOTBED_TRY(hotbed_check_pointer("out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(read_options(options, &o));
     hotbed_program *read = hotbed_new(sizeof *read);
     f.found = hotbed_new(sizeof *f.found);
@@ -434,12 +426,11 @@ hotbed_status hotbed_schedule_find(
     hotbed_delete(f.m);
     hotbed_delete(f.program);
     hotbed_delete(read);
-    if (status != HOTBED_OK) {
+    if (status == HOTBED_OK)
+        *out = f.found;
+    else
         hotbed_schedule_destroy(f.found);
-        return status;
-    }
-    *out = f.found;
-    return HOTBED_OK;
+    return status;
 }
 
 void hotbed_schedule_destroy(hotbed_schedule *schedule) {

@@ -223,12 +223,11 @@ static hotbed_status capture(void *self, void *context, hotbed_stream *stream, v
     point->arrived = p->with != NULL && p->with->arrived;
     hotbed_status status =
         acts(p, p->now) ? hotbed_sharded_keep(p->now, &point->stage, stream) : HOTBED_OK;
-    if (status != HOTBED_OK) {
+    if (status == HOTBED_OK)
+        *out = point;
+    else
         hotbed_delete(point);
-        return status;
-    }
-    *out = point;
-    return HOTBED_OK;
+    return status;
 }
 
 static hotbed_status restore(void *self, void *context, const void *from, hotbed_stream *stream) {
@@ -314,8 +313,7 @@ static hotbed_status make(
 hotbed_status hotbed_sharded_modules_create(
     uint32_t n, const char *const *names, hotbed_sharded *const *collections,
     hotbed_sharded_modules **out) {
-    HOTBED_TRY(hotbed_check_pointer("out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     if (n < 1 || n > SET_MOST)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "n", n, hotbed_bound(n, 1, SET_MOST), "%u modules: not in [1, %d]",
@@ -326,12 +324,11 @@ hotbed_status hotbed_sharded_modules_create(
     HOTBED_TRY_MEMORY(set, "%u modules", n);
     set->n = n;
     hotbed_status status = make(set, names, collections);
-    if (status != HOTBED_OK) {
+    if (status == HOTBED_OK)
+        *out = set;
+    else
         hotbed_sharded_modules_destroy(set);
-        return status;
-    }
-    *out = set;
-    return HOTBED_OK;
+    return status;
 }
 
 void hotbed_sharded_modules_destroy(hotbed_sharded_modules *modules) {
@@ -357,8 +354,7 @@ struct hotbed_comm_agreement {
 
 hotbed_status hotbed_comm_agreement_create(
     hotbed_comm *comm, hotbed_stream *stream, hotbed_comm_agreement **out) {
-    HOTBED_TRY(hotbed_check_pointer("out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     if (comm == NULL || stream == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "comm or stream is NULL");
     hotbed_comm_agreement *agreement = hotbed_new(sizeof *agreement);
@@ -368,12 +364,11 @@ hotbed_status hotbed_comm_agreement_create(
     hotbed_status status = hotbed_memory_alloc(
         stream, HOTBED_MEMORY_PINNED, (hotbed_comm_size(comm) + 1) * sizeof(uint64_t), NULL,
         &agreement->memory);
-    if (status != HOTBED_OK) {
+    if (status == HOTBED_OK)
+        *out = agreement;
+    else
         hotbed_delete(agreement);
-        return status;
-    }
-    *out = agreement;
-    return HOTBED_OK;
+    return status;
 }
 
 void hotbed_comm_agreement_destroy(hotbed_comm_agreement *agreement) {

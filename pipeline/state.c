@@ -2,6 +2,8 @@
  * counters. */
 #include "pipeline/state.h"
 
+#include "base/hash_core.h"
+
 static void reset(hotbed_iteration *iteration, uint64_t number) {
     const hotbed_program *program = iteration->pipeline->program;
     iteration->number = number;
@@ -55,21 +57,14 @@ hotbed_status hotbed_pipeline_tolerate(const hotbed_pipeline *pipeline, hotbed_s
     return tolerated ? HOTBED_OK : fault;
 }
 
-/* FNV-1a over the bytes of a word. */
-static uint64_t hash_word(uint64_t hash, uint64_t word) {
-    for (int i = 0; i < 8; i++)
-        hash = (hash ^ (word >> 8 * i & 0xFF)) * 0x100000001B3U;
-    return hash;
-}
-
 void hotbed_task_submitted(
     hotbed_pipeline *pipeline, const hotbed_log_entry *entry, hotbed_completion *completion) {
     pipeline->stats.tasks++;
     if (entry->mode == HOTBED_TASK_REPLAY)
         pipeline->stats.replays++;
+    const uint64_t words[] = {entry->iteration, entry->task};
     if (entry->turn != 0)
-        pipeline->order_hash =
-            hash_word(hash_word(pipeline->order_hash, entry->iteration), entry->task);
+        pipeline->order_hash = hotbed_fnv(pipeline->order_hash, words, sizeof words);
     completion->entry = 0;
     if (pipeline->options.log_entries == 0)
         return;

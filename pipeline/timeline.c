@@ -92,12 +92,11 @@ static hotbed_status read_lines(uint32_t n, hotbed_pipeline *const *pipelines, l
         status = read_one(pipelines[i], &all[i]);
         all[i].offset = pipelines[i]->started - first;
     }
-    if (status != HOTBED_OK) {
+    if (status == HOTBED_OK)
+        *out = all;
+    else
         free_lines(all, n);
-        return status;
-    }
-    *out = all;
-    return HOTBED_OK;
+    return status;
 }
 
 static bool on_device(const hotbed_log_entry *entry) {

@@ -131,8 +131,7 @@ hotbed_status hotbed_train_schedule(
     double costs[HOTBED_PIPELINE_TASKS_MOST];
     hotbed_pipeline_plan others[OTHERS_MOST];
     made_plan made;
-    HOTBED_TRY(hotbed_check_pointer("out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     if (train == NULL || profile == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "train or profile is NULL");
     make_plan(train, &made);
@@ -179,8 +178,7 @@ hotbed_status hotbed_train_create(
     hotbed_train_options read;
     hotbed_trainer copied;
     const hotbed_train_plan *plan = NULL;
-    HOTBED_TRY(hotbed_check_pointer("out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(HOTBED_OPTIONS_READ(&read, hotbed_train_options, pipeline, options));
     HOTBED_TRY(HOTBED_OPTIONS_READ(&copied, hotbed_trainer, shuffle_start, trainer));
     HOTBED_TRY(find_plan(read.plan, &plan));
@@ -193,12 +191,11 @@ hotbed_status hotbed_train_create(
     train->training = true;
     train->plan = plan;
     hotbed_status status = make(train, &read);
-    if (status != HOTBED_OK) {
+    if (status == HOTBED_OK)
+        *out = train;
+    else
         hotbed_train_destroy(train);
-        return status;
-    }
-    *out = train;
-    return HOTBED_OK;
+    return status;
 }
 
 void hotbed_train_destroy(hotbed_train *train) {

@@ -40,20 +40,18 @@ static hotbed_status make_meter(hotbed_meter *meter, hotbed_stream *stream) {
 
 hotbed_status hotbed_meter_create(
     hotbed_storage *storage, hotbed_stream *stream, hotbed_meter **out) {
-    HOTBED_TRY(hotbed_check_pointer("out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(hotbed_storage_same_device(storage, stream));
     HOTBED_TRY(hotbed_stream_may_wait(stream));
     hotbed_meter *meter = hotbed_new(sizeof *meter);
     HOTBED_TRY_MEMORY(meter, "a meter");
     meter->storage = storage;
     hotbed_status status = make_meter(meter, stream);
-    if (status != HOTBED_OK) {
+    if (status == HOTBED_OK)
+        *out = meter;
+    else
         hotbed_meter_destroy(meter);
-        return status;
-    }
-    *out = meter;
-    return HOTBED_OK;
+    return status;
 }
 
 void hotbed_meter_destroy(hotbed_meter *meter) {

@@ -232,17 +232,10 @@ static void make_table(
 /* Read and check table number t of `options`. */
 static hotbed_status read_table(
     const hotbed_storage_options *options, uint32_t t, hotbed_table_options *o) {
-    uint32_t stride;
-    memcpy(&stride, options->tables, sizeof stride);
-    HOTBED_TRY(HOTBED_OPTIONS_READ(
-        o, hotbed_table_options, kind,
-        (const unsigned char *)options->tables + (size_t)t * stride));
-    if (o->size != stride)
-        return hotbed_error_table_number(
-            hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, "size", o->size, stride,
-                "table %u: size %u is not the first table's %u", t, o->size, stride),
-            t);
+    const void *table;
+    HOTBED_TRY(
+        hotbed_error_table_number(hotbed_options_at(options->tables, t, "table", &table), t));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(o, hotbed_table_options, kind, table));
     hotbed_status status = hotbed_name_check(o->name, t);
     if (status == HOTBED_OK) {
         status = check_table(o, &options->optimizer);

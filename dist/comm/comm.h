@@ -131,12 +131,6 @@ struct hotbed_comm {
     uint64_t runs;   /* batches run so far, including the current one: ranks compare it */
 };
 
-struct hotbed_window {
-    hotbed_comm *comm;
-    void *data;
-    void **parts; /* [size], device memory */
-};
-
 /* Allocate a transport's struct of `bytes` zeros, and initialize its base; NULL for `options` is all
  * defaults. Errors: ARGUMENT (options), MEMORY. */
 hotbed_status hotbed_comm_new(

@@ -489,8 +489,7 @@ static hotbed_status fill(mpi_comm *m, uint64_t until) {
 }
 
 hotbed_status hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_comm **out) {
-    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_mpi", "out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(start_mpi());
     int rank = 0, size = 0;
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -9,7 +9,6 @@ hotbed_status hotbed_comm_probe_mpi(void) {
 }
 
 hotbed_status hotbed_comm_create_mpi(const hotbed_comm_options *options, hotbed_comm **out) {
-    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_mpi", "out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     return hotbed_comm_probe_mpi();
 }

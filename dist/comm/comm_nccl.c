@@ -643,8 +643,7 @@ static hotbed_status create(
 
 hotbed_status hotbed_comm_create_nccl(
     const hotbed_comm_options *options, int device, hotbed_comm *bootstrap, hotbed_comm **out) {
-    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_nccl", "out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(hotbed_comm_probe_nccl());
     hotbed_link_place place;
     memset(&place, 0, sizeof place);

@@ -10,7 +10,6 @@ hotbed_status hotbed_comm_probe_nccl(void) {
 
 hotbed_status hotbed_comm_create_nccl(
     const hotbed_comm_options *options, int device, hotbed_comm *bootstrap, hotbed_comm **out) {
-    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_nccl", "out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     return hotbed_comm_probe_nccl();
 }

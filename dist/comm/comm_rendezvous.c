@@ -3,21 +3,19 @@
 #include "dist/comm/comm_link.h"
 
 #include "base/error.h"
+#include "base/hash_core.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The cookie of a rendezvous by environment: a hash (FNV-1a) of the word that the launcher gives all
- * ranks of a job, and no other job. Without a word all jobs have one cookie. */
+/* The cookie of a rendezvous by environment: a hash of the word that the launcher gives all ranks of a
+ * job, and no other job. Without a word all jobs have one cookie. */
 static uint64_t read_cookie(void) {
     const char *word = getenv("HOTBED_JOB");
-    uint64_t hash = 0xcbf29ce484222325U;
     if (word == NULL || *word == '\0')
         word = getenv("TORCHELASTIC_RUN_ID"); /* torchrun's --rdzv-id */
-    for (; word != NULL && *word != '\0'; word++)
-        hash = (hash ^ (uint8_t)*word) * 0x100000001b3U;
-    return hash;
+    return hotbed_fnv(HOTBED_FNV_FIRST, word, word == NULL ? 0 : strlen(word));
 }
 
 static hotbed_status read_number(const char *name, uint32_t least, uint32_t most, uint32_t *out) {

@@ -40,7 +40,6 @@ static const hotbed_comm_ops ops = {
 };
 
 hotbed_status hotbed_comm_create_self(const hotbed_comm_options *options, hotbed_comm **out) {
-    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_self", "out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     return hotbed_comm_new(sizeof **out, &ops, 0, 1, options, out);
 }

@@ -304,8 +304,7 @@ static hotbed_status read_rendezvous(
 
 hotbed_status hotbed_comm_create_sockets(
     const hotbed_comm_options *options, const hotbed_rendezvous *rendezvous, hotbed_comm **out) {
-    HOTBED_TRY(hotbed_check_pointer_of("hotbed_comm_create_sockets", "out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     hotbed_rendezvous by;
     hotbed_comm *comm = NULL;
     hotbed_link_place places[2];

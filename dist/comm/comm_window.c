@@ -9,8 +9,7 @@
 
 hotbed_status hotbed_window_create(
     hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, hotbed_window **out) {
-    HOTBED_TRY(hotbed_check_pointer_of("hotbed_window_create", "out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(hotbed_comm_check_call("hotbed_window_create", comm, stream));
     if (bytes == 0 || bytes > SIZE_MAX / 2)
         return hotbed_fail_value(
@@ -29,14 +28,6 @@ hotbed_status hotbed_window_create(
 void hotbed_window_destroy(hotbed_window *window) {
     if (window != NULL)
         window->comm->ops->window_destroy(window);
-}
-
-void *hotbed_window_data(const hotbed_window *window) {
-    return window == NULL ? NULL : window->data;
-}
-
-void *const *hotbed_window_parts(const hotbed_window *window) {
-    return window == NULL ? NULL : window->parts;
 }
 
 hotbed_status hotbed_window_barrier(hotbed_window *window, hotbed_stream *stream) {

@@ -8,7 +8,12 @@
 
 #include "hotbed/comm.h"
 
-typedef struct hotbed_window hotbed_window; /* opaque; owned by the creator */
+typedef struct hotbed_window {
+    hotbed_comm *comm;
+    void *data; /* this rank's part: device memory, 256-byte aligned */
+    /* [size] device memory, for kernels: the parts of all ranks, at the addresses that this rank uses */
+    void **parts;
+} hotbed_window;
 
 /* Allocate `bytes` of zeroed memory on every rank, which all ranks can address. Synchronous: all
  * ranks call it together.
@@ -25,13 +30,6 @@ hotbed_status hotbed_window_create(
  * must have passed a barrier since they last wrote into it. Synchronous; does not wait for other
  * ranks. Memory that another rank still maps is freed with the communicator. NULL is allowed. */
 void hotbed_window_destroy(hotbed_window *window);
-
-/* Return this rank's part: device memory, 256-byte aligned. NULL if the window is. */
-void *hotbed_window_data(const hotbed_window *window);
-
-/* Return the parts of all ranks: [size] pointers in device memory, for kernels. Entry p is rank p's
- * part at the address that this rank uses. NULL if the window is. */
-void *const *hotbed_window_parts(const hotbed_window *window);
 
 /* Make stores visible between ranks. Stores into any part by this rank's earlier work on `stream`
  * are visible to work that the part's owner enqueues after its own barrier. In the other direction,

@@ -95,20 +95,18 @@ static hotbed_status create(
 hotbed_status hotbed_index_create(
     const hotbed_index_options *options, hotbed_stream *stream, hotbed_index **out) {
     hotbed_index_options o;
-    HOTBED_TRY(hotbed_check_pointer("out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(hotbed_check_pointer("stream", stream));
     HOTBED_TRY(HOTBED_OPTIONS_READ(&o, hotbed_index_options, evict, options));
     HOTBED_TRY(check_options(&o));
     hotbed_index *index = hotbed_new(sizeof *index);
     HOTBED_TRY_MEMORY(index, "an index");
     hotbed_status status = create(index, &o, stream);
-    if (status != HOTBED_OK) {
+    if (status == HOTBED_OK)
+        *out = index;
+    else
         hotbed_index_destroy(index);
-        return status;
-    }
-    *out = index;
-    return HOTBED_OK;
+    return status;
 }
 
 void hotbed_index_destroy(hotbed_index *index) {

@@ -309,7 +309,7 @@ static void start_several(
     CHECK_OK(hotbed_sharded_input_dist(context, newer ? &larger[0].kjt : kjts, stream));
     char text[100];
     (void)snprintf(
-        text, sizeof text, "kjt 2: size %zu is not the first kjt's %zu", sizeof *kjts - 8,
+        text, sizeof text, "kjt 2: size %zu is not %zu, that of kjt 0", sizeof *kjts - 8,
         sizeof *kjts);
     kjts[2].size -= 8;
     CHECK_STATUS(hotbed_sharded_input_dist(context, kjts, stream), HOTBED_ERR_ARGUMENT);

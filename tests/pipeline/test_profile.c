@@ -389,10 +389,10 @@ static void plans_of_newer_callers_are_candidates(hotbed_backend backend) {
     CHECK_OK(hotbed_schedule_find(&p.plan, &options, &schedule));
     CHECK_EQ(hotbed_schedule_candidates(schedule), 3);
     hotbed_schedule_destroy(schedule);
-    char text[100];
+    char text[128];
     (void)snprintf(
-        text, sizeof text, "schedule: size %u of other plan 1 is not the first one's %zu",
-        p.plan.size, sizeof plans[0]);
+        text, sizeof text, "other plan 1: size %u is not %zu, that of other plan 0", p.plan.size,
+        sizeof plans[0]);
     plans[1].plan.size = p.plan.size;
     CHECK_STATUS(hotbed_schedule_find(&p.plan, &options, &schedule), HOTBED_ERR_ARGUMENT);
     CHECK_STRING(hotbed_last_error(), text);

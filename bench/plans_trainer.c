@@ -13,7 +13,7 @@ static const void *get_keys(const void *batch) {
     return batch;
 }
 
-static const hotbed_field field = {"keys", HOTBED_FIELD_JAGGED, false, get_keys, NULL};
+static const hotbed_field field = {"keys", get_keys, NULL};
 static const hotbed_batch_type batch_type = {.name = "batch", .fields = &field, .num_fields = 1};
 
 static size_t batch_bytes(const plans_trainer *s) {

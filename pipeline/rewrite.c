@@ -49,7 +49,7 @@ static hotbed_status add_modules(
     return HOTBED_OK;
 }
 
-/* --- arguments: by trace ---------------------------------------------------------------------- */
+/* --- arguments -------------------------------------------------------------------------------- */
 
 static void skip(hotbed_rewritten *to, const char *why, const char *name, const char *rest) {
     to->report.pipelined = false;
@@ -108,7 +108,7 @@ static void take_arguments(hotbed_rewritten *to, const hotbed_traced_call *call)
     to->report.pipelined = true;
 }
 
-static hotbed_status find_by_trace(hotbed_rewrite *rewrite, hotbed_stream *stream) {
+static hotbed_status find_arguments(hotbed_rewrite *rewrite, hotbed_stream *stream) {
     const hotbed_model *model = hotbed_model_forward(rewrite->options.model);
     if (model == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "the model has no forward to trace");
@@ -126,46 +126,6 @@ static hotbed_status find_by_trace(hotbed_rewrite *rewrite, hotbed_stream *strea
             skip(to, "the model's forward calls it more than once", "", "");
         else
             take_arguments(to, call);
-    }
-    return HOTBED_OK;
-}
-
-/* --- arguments: directly ---------------------------------------------------------------------- */
-
-static hotbed_status find_field(const hotbed_rewrite *rewrite, const hotbed_field **found) {
-    const hotbed_batch_type *type = rewrite->options.batch;
-    const char *wanted = rewrite->options.field;
-    *found = NULL;
-    for (uint32_t f = 0; f < type->num_fields; f++) {
-        const hotbed_field *field = &type->fields[f];
-        if (wanted == NULL ? field->kind != HOTBED_FIELD_JAGGED || field->label
-                           : strcmp(field->name, wanted) != 0)
-            continue;
-        if (*found != NULL)
-            return hotbed_fail(
-                HOTBED_ERR_ARGUMENT, "%s has several jagged fields: %s and %s", type->name,
-                (*found)->name, field->name);
-        *found = field;
-    }
-    if (*found == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s has no jagged field%s%s", type->name,
-            wanted == NULL ? "" : " named ", wanted == NULL ? "" : wanted);
-    if ((*found)->kind != HOTBED_FIELD_JAGGED)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "field %s of %s is not jagged", (*found)->name, type->name);
-    return HOTBED_OK;
-}
-
-static hotbed_status find_directly(hotbed_rewrite *rewrite) {
-    const hotbed_field *field = NULL;
-    HOTBED_TRY(find_field(rewrite, &field));
-    hotbed_ref batch = hotbed_trace_batch(&rewrite->trace, rewrite->options.batch);
-    hotbed_ref argument = hotbed_ref_field(batch, field->name);
-    for (uint32_t m = 0; m < rewrite->num_modules; m++) {
-        HOTBED_TRY(hotbed_trace_module(&rewrite->trace, rewrite->modules[m].module, &argument, 1));
-        take_arguments(
-            &rewrite->modules[m], find_call(&rewrite->trace, rewrite->modules[m].module));
     }
     return HOTBED_OK;
 }
@@ -282,9 +242,7 @@ static hotbed_status make(hotbed_rewrite *rewrite, hotbed_stream *stream) {
     HOTBED_TRY(add_modules(rewrite, "", rewrite->options.model));
     if (rewrite->num_modules == 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "the model has no modules");
-    HOTBED_TRY(
-        rewrite->options.find == HOTBED_FIND_TRACE ? find_by_trace(rewrite, stream)
-                                                   : find_directly(rewrite));
+    HOTBED_TRY(find_arguments(rewrite, stream));
     find_groups(rewrite);
     HOTBED_TRY(make_contexts(rewrite, stream));
     return hotbed_rewrite_attach(rewrite);
@@ -294,14 +252,12 @@ hotbed_status hotbed_rewrite_create(
     const hotbed_rewrite_options *options, hotbed_stream *stream, hotbed_rewrite **out) {
     hotbed_rewrite_options read;
     HOTBED_TRY_OUT(out);
-    HOTBED_TRY(HOTBED_OPTIONS_READ(&read, hotbed_rewrite_options, find, options));
+    HOTBED_TRY(HOTBED_OPTIONS_READ(&read, hotbed_rewrite_options, kind, options));
     if (stream == NULL || read.model == NULL || read.batch == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream, model or batch is NULL");
     HOTBED_TRY(hotbed_check_range("depth", read.depth, 1, 64));
-    if ((read.find != HOTBED_FIND_TRACE && read.find != HOTBED_FIND_DIRECT) ||
-        (read.kind != HOTBED_FORWARD_PIPELINED && read.kind != HOTBED_FORWARD_PREFETCH))
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "find %d or kind %d is unknown", (int)read.find, (int)read.kind);
+    HOTBED_TRY(
+        hotbed_check_choice("kind", read.kind, HOTBED_FORWARD_PIPELINED, HOTBED_FORWARD_PREFETCH));
     hotbed_rewrite *rewrite = hotbed_new(sizeof *rewrite);
     HOTBED_TRY_MEMORY(rewrite, "a rewrite");
     rewrite->options = read;

@@ -163,8 +163,6 @@ static hotbed_status make(hotbed_train *train, const hotbed_train_options *optio
     rewrite.depth = hotbed_pipeline_depth(train->pipeline);
     rewrite.model = train->trainer.model;
     rewrite.batch = train->trainer.batch;
-    rewrite.find = train->trainer.find;
-    rewrite.field = train->trainer.field;
     rewrite.kind = train->plan->kind;
     HOTBED_TRY(hotbed_rewrite_create(&rewrite, train->streams[STREAMS - 1], &train->rewrite));
     if (!train->plan->pipelined)

@@ -28,8 +28,7 @@ static const void *get_features(const void *batch) {
     return &((const hotbed_train_buffers *)batch)->kjt;
 }
 
-static const hotbed_field field = {
-    .name = "features", .kind = HOTBED_FIELD_JAGGED, .get = get_features};
+static const hotbed_field field = {.name = "features", .get = get_features};
 static const hotbed_batch_type batch_type = {.name = "batch", .fields = &field, .num_fields = 1};
 
 /* A buffer set is both the host batch and the device batch. */

@@ -23,7 +23,7 @@
  *
  *     hotbed_module *modules[] = {my->users};
  *     hotbed_model model = {.modules = modules, .num_modules = 1, .forward = forward, .self = my};
- *     hotbed_field fields[] = {{.name = "sparse", .kind = HOTBED_FIELD_JAGGED, .get = get_sparse}};
+ *     hotbed_field fields[] = {{.name = "sparse", .get = get_sparse}};
  *     hotbed_batch_type type = {.name = "batch", .fields = fields, .num_fields = 1};
  *
  * A pipeline runs the first stages for a later batch while the model computes. It therefore calls
@@ -54,21 +54,13 @@ enum { HOTBED_ARGUMENTS_MOST = 8, HOTBED_MODULES_MOST = 32, HOTBED_POSTPROCS_MOS
 
 /* --- batches and refs ------------------------------------------------------------------------- */
 
-typedef enum hotbed_field_kind {
-    HOTBED_FIELD_TENSOR = 0,
-    HOTBED_FIELD_JAGGED = 1, /* features: the argument of a module */
-    HOTBED_FIELD_STRUCT = 2, /* has a type of its own */
-} hotbed_field_kind;
-
 typedef struct hotbed_batch_type hotbed_batch_type;
 
 /* A member of a batch. Frozen: it has no size field, since batch types have arrays of it. */
 typedef struct hotbed_field {
     const char *name;
-    hotbed_field_kind kind;
-    bool label; /* jagged, but not an input of the model: DIRECT ignores it */
     const void *(*get)(const void *parent);
-    const hotbed_batch_type *type; /* type of a STRUCT; otherwise NULL */
+    const hotbed_batch_type *type; /* NULL: it has no fields or elements */
 } hotbed_field;
 
 /* The members of a batch. Static data of the caller. Frozen: it has no size field. */
@@ -260,11 +252,6 @@ struct hotbed_model {
 
 typedef struct hotbed_rewrite hotbed_rewrite; /* opaque; owned by the caller */
 
-typedef enum hotbed_rewrite_find {
-    HOTBED_FIND_TRACE = 0,  /* run the model's forward on a traced batch */
-    HOTBED_FIND_DIRECT = 1, /* all modules use the batch's only jagged field that is not a label */
-} hotbed_rewrite_find;
-
 typedef enum hotbed_rewrite_kind {
     HOTBED_FORWARD_PIPELINED = 0, /* waits for the tensors, then computes */
     HOTBED_FORWARD_PREFETCH = 1,  /* uses the results of prefetch: never waits */
@@ -276,17 +263,14 @@ typedef struct hotbed_rewrite_options {
     uint32_t depth;                 /* batches in flight; required */
     hotbed_model *model;            /* required; must outlive the rewrite */
     const hotbed_batch_type *batch; /* required; must outlive the rewrite */
-    hotbed_rewrite_find find;
     hotbed_rewrite_kind kind;
-    const char *field; /* DIRECT: use this field of the batch; NULL: the only jagged one */
 } hotbed_rewrite_options;
 
 /* Find the modules and their arguments, create contexts, and replace the forward hooks by pipelined
  * forwards. `stream` is used to create contexts. Synchronous; enqueues nothing of the model.
  *
- * Errors: ARGUMENT (no module; too many; DIRECT: no field, or several, with their names), STATE
- * (a module or postproc belongs to another rewrite), errors that the model's forward returns in the
- * trace, MEMORY. */
+ * Errors: ARGUMENT (no module; too many), STATE (a module or postproc belongs to another rewrite),
+ * errors that the model's forward returns in the trace, MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_create(
     const hotbed_rewrite_options *options, hotbed_stream *stream, hotbed_rewrite **out);
 

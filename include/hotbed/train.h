@@ -75,11 +75,9 @@ typedef struct hotbed_trainer_io {
 
 /* A trainer. 0 is the default of every field but `size`. A function that is NULL is not called. */
 typedef struct hotbed_trainer {
-    uint32_t size; /* sizeof(hotbed_trainer) */
-    hotbed_rewrite_find find;
+    uint32_t size;       /* sizeof(hotbed_trainer) */
     hotbed_model *model; /* required; its forward calls modules, and the dense part follows */
     const hotbed_batch_type *batch; /* required */
-    const char *field;              /* as in hotbed_rewrite_options */
     void *self;                     /* first argument of all functions here */
     /* Copy a host batch, as returned by the loader, to the buffer set's device batch. The host
      * batch is NULL on a rank whose loader has ended: make an empty batch. Required. */

@@ -211,9 +211,9 @@ static const void *get_labels(const void *batch) {
 }
 
 static const hotbed_field fields[] = {
-    {"users", HOTBED_FIELD_JAGGED, false, get_users, NULL},
-    {"items", HOTBED_FIELD_JAGGED, false, get_items, NULL},
-    {"labels", HOTBED_FIELD_JAGGED, true, get_labels, NULL},
+    {"users", get_users, NULL},
+    {"items", get_items, NULL},
+    {"labels", get_labels, NULL},
 };
 
 const hotbed_batch_type example_batch_type = {.name = "batch", .fields = fields, .num_fields = 3};

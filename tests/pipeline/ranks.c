@@ -15,9 +15,7 @@ static const void *get_first(const void *b) {
 static const void *get_second(const void *b) {
     return &((const batch *)b)->kjts[1];
 }
-static const hotbed_field fields[] = {
-    {"sequence", HOTBED_FIELD_JAGGED, false, get_first, NULL},
-    {"pooled", HOTBED_FIELD_JAGGED, false, get_second, NULL}};
+static const hotbed_field fields[] = {{"sequence", get_first, NULL}, {"pooled", get_second, NULL}};
 static const hotbed_batch_type batch_type = {
     .name = "batch", .fields = fields, .num_fields = COLLECTIONS};
 

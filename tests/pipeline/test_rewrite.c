@@ -43,11 +43,9 @@ static const hotbed_batch_type nested_batch_type;
 static const hotbed_batch_type list_type = {
     .name = "list", .at = at, .key = key, .element = &nested_batch_type};
 static const hotbed_field nested_batch_fields[] = {
-    {"sparse", HOTBED_FIELD_JAGGED, false, get_sparse, NULL},
-    {"labels", HOTBED_FIELD_JAGGED, true, get_labels, NULL},
-    {"dense", HOTBED_FIELD_TENSOR, false, get_dense, NULL},
-    {"inner", HOTBED_FIELD_STRUCT, false, get_inner, &nested_batch_type},
-    {"list", HOTBED_FIELD_STRUCT, false, get_list, &list_type},
+    {"sparse", get_sparse, NULL},   {"labels", get_labels, NULL},
+    {"dense", get_dense, NULL},     {"inner", get_inner, &nested_batch_type},
+    {"list", get_list, &list_type},
 };
 static const hotbed_batch_type nested_batch_type = {
     .name = "batch", .fields = nested_batch_fields, .num_fields = 5};
@@ -383,46 +381,6 @@ static void create_survives_any_allocation(hotbed_backend backend) {
     fixture_close(&l);
 }
 
-/* --- finding the argument without a trace --------------------------------------------------- */
-
-static void the_only_jagged_field_is_found_without_a_trace(hotbed_backend backend) {
-    fixture l;
-    const nested_batch b = {0};
-    hotbed_rewrite *r;
-    fixture_open(&l, backend, NULL); /* the model does not run */
-    hotbed_rewrite_options options = options_of(&l);
-    options.find = HOTBED_FIND_DIRECT;
-    CHECK_OK(hotbed_rewrite_create(&options, l.stream, &r));
-    for (uint32_t m = 0; m < MODULES; m++) {
-        hotbed_rewrite_report report = {.size = sizeof report};
-        CHECK_OK(hotbed_rewrite_module(r, m, &report));
-        CHECK(report.pipelined);
-        CHECK_STRING(report.text, "batch.sparse");
-    }
-    CHECK_OK(hotbed_context_start(r, 0, &b, l.stream));
-    CHECK(l.arguments[2][0] == &b.sparse);
-    hotbed_rewrite_destroy(r);
-    hotbed_field two[3] = {nested_batch_fields[0], nested_batch_fields[2], nested_batch_fields[0]};
-    hotbed_batch_type type = {.name = "batch", .fields = two, .num_fields = 3};
-    two[2].name = "more";
-    options.batch = &type;
-    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &r), HOTBED_ERR_ARGUMENT);
-    CHECK_STRING(hotbed_last_error(), "batch has several jagged fields: sparse and more");
-    options.field = "more";
-    CHECK_OK(hotbed_rewrite_create(&options, l.stream, &r));
-    check_report(r, 0, "over.users", true, "batch.more");
-    hotbed_rewrite_destroy(r);
-    options.field = "dense";
-    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &r), HOTBED_ERR_ARGUMENT);
-    options.field = NULL;
-    two[0].label = true;
-    type.num_fields = 2;
-    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &r), HOTBED_ERR_ARGUMENT);
-    CHECK_STRING(hotbed_last_error(), "batch has no jagged field");
-    CHECK(r == NULL);
-    fixture_close(&l);
-}
-
 /* --- forward hooks -------------------------------------------------------------------------- */
 
 static hotbed_status plain_calls(fixture *l, hotbed_ref batch) {
@@ -657,7 +615,6 @@ const hotbed_test hotbed_tests[] = {
     {TEST(unusual_calls_are_reported)},
     {TEST(texts_of_a_model_need_not_outlive_its_forward)},
     {TEST(create_survives_any_allocation)},
-    {TEST(the_only_jagged_field_is_found_without_a_trace)},
     {TEST(forwards_are_restored)},
     {TEST(a_postproc_belongs_to_one_rewrite)},
     {TEST(cells_follow_their_states)},

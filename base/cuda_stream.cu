@@ -73,12 +73,25 @@ hotbed_cuda_device::~hotbed_cuda_device() {
         (void)cudaSetDevice(before);
 }
 
+/* Make the device current, until the calling function returns. */
+#define ENTER(device)                                                                              \
+    hotbed_cuda_device here(device);                                                               \
+    HOTBED_TRY(here.status)
+
 /* While this thread records a graph on one stream, CUDA rejects calls such as cudaMalloc and
  * cudaEventQuery from the thread, and they invalidate the recording. They are safe here because
- * they concern other work. */
-static void swap_capture_mode(cudaStreamCaptureMode *mode) {
-    (void)cudaThreadExchangeStreamCaptureMode(mode);
-}
+ * they concern other work: while this object exists, CUDA accepts them. */
+class beside_capture {
+    cudaStreamCaptureMode mode;
+
+  public:
+    beside_capture() : mode(cudaStreamCaptureModeRelaxed) {
+        (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    }
+    ~beside_capture() {
+        (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    }
+};
 
 /* --- launch helpers ------------------------------------------------------------------------- */
 
@@ -101,8 +114,7 @@ unsigned hotbed_cuda_blocks(
 hotbed_status hotbed_cuda_own_sm(const hotbed_stream *stream, const void *kernel, size_t *bytes) {
     const int shared = cuda(stream)->shared;
     *bytes = (size_t)shared;
-    hotbed_cuda_device here(stream->device);
-    HOTBED_TRY(here.status);
+    ENTER(stream->device);
     return HOTBED_CUDA_CHECK(
         cudaFuncSetAttribute, kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
 }
@@ -143,8 +155,7 @@ static hotbed_status check_device(int device) {
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "device", device, count, "device %d: this machine has %d GPUs",
             device, count);
-    hotbed_cuda_device here(device);
-    HOTBED_TRY(here.status);
+    ENTER(device);
     cudaFuncAttributes attributes;
     cudaError_t error = cudaFuncGetAttributes(&attributes, probe_kernel);
     if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
@@ -214,14 +225,11 @@ static hotbed_status stream_create(const hotbed_stream_spec *spec, hotbed_stream
         return hotbed_fail(
             HOTBED_ERR_UNSUPPORTED, "run_inline: work of a CUDA stream runs on the GPU");
     HOTBED_TRY(check_device(spec->device));
-    hotbed_cuda_device here(spec->device);
-    HOTBED_TRY(here.status);
+    ENTER(spec->device);
     cuda_stream *stream = (cuda_stream *)hotbed_new(sizeof *stream);
     HOTBED_TRY_MEMORY(stream, "a stream");
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    swap_capture_mode(&mode);
+    const beside_capture relaxed;
     hotbed_status status = fill_stream(stream, spec);
-    swap_capture_mode(&mode);
     if (status == HOTBED_OK)
         *out = &stream->base;
     else
@@ -262,13 +270,11 @@ static void create_branch(cuda_stream *stream, int which) {
     branch->processors = stream->processors;
     branch->shared = stream->shared;
     stream->branches[which].stream = branch;
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    swap_capture_mode(&mode);
+    const beside_capture relaxed;
     if (open_branch(&stream->branches[which], which) != cudaSuccess) {
         (void)cudaGetLastError();
         free_branch(&stream->branches[which]);
     }
-    swap_capture_mode(&mode);
 }
 
 /* Work of `after` that is enqueued from now on follows the work of `before`. */
@@ -280,8 +286,7 @@ static hotbed_status follow(cuda_stream *after, const cuda_stream *before, cudaE
 static hotbed_status stream_branch(hotbed_stream *base, int which, hotbed_stream **out) {
     cuda_stream *stream = cuda(base);
     cuda_branch *branch = &stream->branches[which];
-    hotbed_cuda_device here(base->device);
-    HOTBED_TRY(here.status);
+    ENTER(base->device);
     if (branch->stream == NULL)
         create_branch(stream, which);
     if (branch->stream == NULL)
@@ -298,15 +303,13 @@ static hotbed_status stream_join(hotbed_stream *base, int which) {
     cuda_branch *branch = &stream->branches[which];
     if (!branch->open)
         return HOTBED_OK;
-    hotbed_cuda_device here(base->device);
-    HOTBED_TRY(here.status);
+    ENTER(base->device);
     branch->open = false;
     return follow(stream, branch->stream, branch->joined);
 }
 
 static hotbed_status stream_follow(hotbed_stream *base, hotbed_stream *other) {
-    hotbed_cuda_device here(base->device);
-    HOTBED_TRY(here.status);
+    ENTER(base->device);
     cuda_stream *parent = cuda(other->parent);
     for (int which = 0; which < 2; which++)
         if (parent->branches[which].stream == cuda(other))
@@ -345,20 +348,16 @@ static bool stream_captured(const hotbed_stream *stream) {
 }
 
 static hotbed_status stream_sync(hotbed_stream *stream) {
-    hotbed_cuda_device here(stream->device);
-    HOTBED_TRY(here.status);
+    ENTER(stream->device);
     HOTBED_TRY(join_open(stream));
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    swap_capture_mode(&mode);
+    const beside_capture relaxed;
     cudaError_t error = cudaStreamSynchronize(cuda(stream)->native);
-    swap_capture_mode(&mode);
     return hotbed_cuda_check(error, "cudaStreamSynchronize");
 }
 
 static hotbed_status stream_call(
     hotbed_stream *stream, void (*function)(void *argument), void *argument) {
-    hotbed_cuda_device here(stream->device);
-    HOTBED_TRY(here.status);
+    ENTER(stream->device);
     return HOTBED_CUDA_CHECK(cudaLaunchHostFunc, cuda(stream)->native, function, argument);
 }
 
@@ -368,8 +367,7 @@ static hotbed_status stream_call(
  * stamp to each record and does not change the order of work: a stream that waits for such an event
  * waits for the same work. */
 static hotbed_status event_create(hotbed_stream *stream, hotbed_event **out) {
-    hotbed_cuda_device here(stream->device);
-    HOTBED_TRY(here.status);
+    ENTER(stream->device);
     cuda_event *event = (cuda_event *)hotbed_new(sizeof *event);
     HOTBED_TRY_MEMORY(event, "an event");
     hotbed_status status = HOTBED_CUDA_CHECK(cudaEventCreate, &event->native);
@@ -392,8 +390,7 @@ static void event_destroy(hotbed_event *base) {
  * graph. */
 static hotbed_status event_record(hotbed_event *base, hotbed_stream *stream) {
     cuda_event *event = (cuda_event *)base;
-    hotbed_cuda_device here(stream->device);
-    HOTBED_TRY(here.status);
+    ENTER(stream->device);
     unsigned flags = stream->recording ? cudaEventRecordExternal : cudaEventRecordDefault;
     HOTBED_TRY(
         HOTBED_CUDA_CHECK(cudaEventRecordWithFlags, event->native, cuda(stream)->native, flags));
@@ -402,8 +399,7 @@ static hotbed_status event_record(hotbed_event *base, hotbed_stream *stream) {
 }
 
 static hotbed_status stream_wait(hotbed_stream *stream, hotbed_event *base) {
-    hotbed_cuda_device here(stream->device);
-    HOTBED_TRY(here.status);
+    ENTER(stream->device);
     unsigned flags = stream->recording ? cudaEventWaitExternal : cudaEventWaitDefault;
     return HOTBED_CUDA_CHECK(
         cudaStreamWaitEvent, cuda(stream)->native, ((cuda_event *)base)->native, flags);
@@ -411,12 +407,9 @@ static hotbed_status stream_wait(hotbed_stream *stream, hotbed_event *base) {
 
 static hotbed_status event_query(hotbed_event *base, bool *recorded, bool *done) {
     cuda_event *event = (cuda_event *)base;
-    hotbed_cuda_device here(base->device);
-    HOTBED_TRY(here.status);
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    swap_capture_mode(&mode);
+    ENTER(base->device);
+    const beside_capture relaxed;
     cudaError_t error = cudaEventQuery(event->native);
-    swap_capture_mode(&mode);
     if (error != cudaSuccess && error != cudaErrorNotReady)
         return hotbed_cuda_check(error, "cudaEventQuery");
     if (error == cudaErrorNotReady)
@@ -427,18 +420,14 @@ static hotbed_status event_query(hotbed_event *base, bool *recorded, bool *done)
 }
 
 static hotbed_status event_sync(hotbed_event *base) {
-    hotbed_cuda_device here(base->device);
-    HOTBED_TRY(here.status);
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    swap_capture_mode(&mode);
+    ENTER(base->device);
+    const beside_capture relaxed;
     cudaError_t error = cudaEventSynchronize(((cuda_event *)base)->native);
-    swap_capture_mode(&mode);
     return hotbed_cuda_check(error, "cudaEventSynchronize");
 }
 
 static hotbed_status event_seconds(hotbed_event *start, hotbed_event *stop, double *seconds) {
-    hotbed_cuda_device here(start->device);
-    HOTBED_TRY(here.status);
+    ENTER(start->device);
     float milliseconds = 0;
     cudaError_t error = cudaEventElapsedTime(
         &milliseconds, ((cuda_event *)start)->native, ((cuda_event *)stop)->native);
@@ -455,15 +444,12 @@ static hotbed_status event_seconds(hotbed_event *start, hotbed_event *stop, doub
 /* --- memory --------------------------------------------------------------------------------- */
 
 static hotbed_status memory_alloc(int device, hotbed_memory_kind kind, size_t bytes, void **out) {
-    hotbed_cuda_device here(device);
-    HOTBED_TRY(here.status);
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    swap_capture_mode(&mode);
+    ENTER(device);
+    const beside_capture relaxed;
     cudaError_t error =
         kind == HOTBED_MEMORY_DEVICE
             ? cudaMalloc(out, bytes)
             : cudaHostAlloc(out, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
-    swap_capture_mode(&mode);
     if (error == cudaErrorMemoryAllocation || error == cudaErrorInvalidValue) {
         (void)cudaGetLastError();
         *out = NULL; /* the caller fails, and names the size */
@@ -475,13 +461,11 @@ static hotbed_status memory_alloc(int device, hotbed_memory_kind kind, size_t by
 static void memory_free(int device, hotbed_memory_kind kind, void *data, size_t bytes) {
     (void)bytes;
     hotbed_cuda_device here(device);
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    swap_capture_mode(&mode);
+    const beside_capture relaxed;
     if (kind == HOTBED_MEMORY_DEVICE)
         (void)cudaFree(data);
     else
         (void)cudaFreeHost(data);
-    swap_capture_mode(&mode);
 }
 
 /* Whether CUDA does not know the memory, so that a copy to or from it goes through the host. */
@@ -503,8 +487,7 @@ static hotbed_status wait_for_pageable(const char *function, const hotbed_stream
 }
 
 static hotbed_status copy(void *to, const void *from, size_t bytes, hotbed_stream *stream) {
-    hotbed_cuda_device here(stream->device);
-    HOTBED_TRY(here.status);
+    ENTER(stream->device);
     bool pageable_to, pageable_from;
     HOTBED_TRY(is_pageable(to, &pageable_to));
     HOTBED_TRY(is_pageable(from, &pageable_from));
@@ -515,8 +498,7 @@ static hotbed_status copy(void *to, const void *from, size_t bytes, hotbed_strea
 }
 
 static hotbed_status fill(void *to, int value, size_t bytes, hotbed_stream *stream) {
-    hotbed_cuda_device here(stream->device);
-    HOTBED_TRY(here.status);
+    ENTER(stream->device);
     bool pageable;
     HOTBED_TRY(is_pageable(to, &pageable));
     if (!pageable)
@@ -531,8 +513,7 @@ static hotbed_status fill(void *to, int value, size_t bytes, hotbed_stream *stre
 /* --- graphs --------------------------------------------------------------------------------- */
 
 static hotbed_status graph_begin(hotbed_stream *stream) {
-    hotbed_cuda_device here(stream->device);
-    HOTBED_TRY(here.status);
+    ENTER(stream->device);
     HOTBED_TRY(join_open(stream));
     return HOTBED_CUDA_CHECK(
         cudaStreamBeginCapture, cuda(stream)->native, cudaStreamCaptureModeThreadLocal);
@@ -553,8 +534,7 @@ static void graph_destroy(hotbed_graph *base) {
 }
 
 static hotbed_status graph_end(hotbed_stream *stream, hotbed_graph **out) {
-    hotbed_cuda_device here(stream->device);
-    HOTBED_TRY(here.status);
+    ENTER(stream->device);
     cudaGraph_t recorded = NULL;
     const hotbed_status joined = join_open(stream);
     hotbed_status status = HOTBED_CUDA_CHECK(cudaStreamEndCapture, cuda(stream)->native, &recorded);
@@ -574,8 +554,7 @@ static hotbed_status graph_end(hotbed_stream *stream, hotbed_graph **out) {
 }
 
 static hotbed_status graph_launch(hotbed_graph *base, hotbed_stream *stream) {
-    hotbed_cuda_device here(stream->device);
-    HOTBED_TRY(here.status);
+    ENTER(stream->device);
     return HOTBED_CUDA_CHECK(
         cudaGraphLaunch, ((cuda_graph *)base)->executable, cuda(stream)->native);
 }

@@ -34,6 +34,15 @@ hotbed_status hotbed_host_launch(
             (call);                                                                                \
     }
 
+/* The same for the items of its range below `n`, which only device memory may have; `a` is the
+ * arguments, of this type. */
+#define HOTBED_HOST_BELOW(body, type, n, call)                                                     \
+    static void body(const void *args, uint64_t begin, uint64_t end) {                             \
+        const type *a = args;                                                                      \
+        for (uint64_t i = begin, most = (n); i < end && i < most; i++)                             \
+            (call);                                                                                \
+    }
+
 /* Number of threads that run a body, including the stream's worker thread: the value of
  * HOTBED_THREADS (1 .. 1024) when the first stream is created, or, if it is not set, the number of
  * cores that this process may use. */

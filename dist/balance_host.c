@@ -31,12 +31,9 @@ static void offsets_body(const void *args, uint64_t begin, uint64_t end) {
         v->offsets[r] = v->starts[r];
 }
 
-static void keys_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_balance_view *v = args;
-    uint32_t n = v->starts[v->num_features * v->batch_size];
-    for (uint64_t i = begin; i < end && i < n; i++)
-        hotbed_balance_key(v, (uint32_t)i);
-}
+HOTBED_HOST_BELOW(
+    keys_body, hotbed_balance_view, a->starts[a->num_features * a->batch_size],
+    hotbed_balance_key(a, (uint32_t)i))
 
 static void bytes_body(const void *args, uint64_t begin, uint64_t end) {
     const bytes_args *a = args;

@@ -5,10 +5,6 @@
 #include "base/options.h"
 #include "base/text.h"
 
-static hotbed_status check_not_null(const hotbed_sharded *sharded) {
-    return hotbed_check_pointer("sharded", sharded);
-}
-
 static hotbed_status check_table(const hotbed_sharded *sharded, uint32_t table) {
     if (table < sharded->num_tables)
         return HOTBED_OK;
@@ -18,7 +14,7 @@ static hotbed_status check_table(const hotbed_sharded *sharded, uint32_t table) 
 }
 
 hotbed_status hotbed_sharded_set_training(hotbed_sharded *sharded, bool training) {
-    HOTBED_TRY(check_not_null(sharded));
+    HOTBED_TRY(hotbed_check_pointer("sharded", sharded));
     sharded->training = training;
     return HOTBED_OK;
 }
@@ -29,7 +25,7 @@ bool hotbed_sharded_training(const hotbed_sharded *sharded) {
 
 hotbed_status hotbed_sharded_set_learning_rate(
     hotbed_sharded *sharded, float learning_rate, hotbed_stream *stream) {
-    HOTBED_TRY(check_not_null(sharded));
+    HOTBED_TRY(hotbed_check_pointer("sharded", sharded));
     for (uint32_t g = 0; g < sharded->num_groups; g++)
         HOTBED_TRY(
             hotbed_storage_set_learning_rate(sharded->groups[g].lookup, learning_rate, stream));
@@ -38,7 +34,7 @@ hotbed_status hotbed_sharded_set_learning_rate(
 
 hotbed_status hotbed_sharded_set_table_learning_rate(
     hotbed_sharded *sharded, uint32_t table, float learning_rate, hotbed_stream *stream) {
-    HOTBED_TRY(check_not_null(sharded));
+    HOTBED_TRY(hotbed_check_pointer("sharded", sharded));
     HOTBED_TRY(check_table(sharded, table));
     const hotbed_sharded_table *info = &sharded->table_info[table];
     return hotbed_storage_set_table_learning_rate(
@@ -61,7 +57,7 @@ uint64_t hotbed_sharded_columns(const hotbed_sharded *sharded) {
 
 hotbed_status hotbed_sharded_table_read(
     const hotbed_sharded *sharded, uint32_t table, hotbed_sharded_table *out) {
-    HOTBED_TRY(check_not_null(sharded));
+    HOTBED_TRY(hotbed_check_pointer("sharded", sharded));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_sharded_table"));
     HOTBED_TRY(check_table(sharded, table));
     hotbed_output_write(out, &sharded->table_info[table], sizeof *sharded->table_info);
@@ -126,7 +122,7 @@ static void put_group(hotbed_writer *w, const hotbed_sharded *c, uint32_t number
 
 hotbed_status hotbed_sharded_print(
     const hotbed_sharded *sharded, char *text, size_t capacity, size_t *length) {
-    HOTBED_TRY(check_not_null(sharded));
+    HOTBED_TRY(hotbed_check_pointer("sharded", sharded));
     if (text == NULL && capacity > 0)
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "capacity", capacity, "text is NULL, capacity %zu", capacity);

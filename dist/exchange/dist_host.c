@@ -164,13 +164,8 @@ static void segments_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static void gather_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_gather_view *g = args;
-    uint32_t n = hotbed_gather_count(g);
-    for (uint64_t m = begin; m < least(end, n); m++)
-        hotbed_gather_key(g, (uint32_t)m);
-}
-
+HOTBED_HOST_BELOW(
+    gather_body, hotbed_gather_view, hotbed_gather_count(a), hotbed_gather_key(a, (uint32_t)i))
 HOTBED_HOST_EACH(offsets_body, hotbed_gather_offset(args, i))
 
 static hotbed_status segments(const hotbed_gather_view *g, hotbed_stream *stream) {
@@ -186,11 +181,7 @@ static hotbed_status gather(const hotbed_gather_view *g, hotbed_stream *stream) 
 
 HOTBED_HOST_EACH(table_starts_body, hotbed_table_start(args, i))
 
-static void follow_body(const void *args, uint64_t begin, uint64_t end) {
-    const follow_args *a = args;
-    for (uint64_t i = begin; i < least(end, *a->n); i++)
-        a->at[i] = a->from[a->at[i]];
-}
+HOTBED_HOST_BELOW(follow_body, follow_args, *a->n, a->at[i] = a->from[a->at[i]])
 
 static hotbed_status table_starts(const hotbed_table_starts_view *v, hotbed_stream *stream) {
     return HOTBED_HOST_LAUNCH(
@@ -205,11 +196,8 @@ static hotbed_status follow(
 
 /* --- rows ------------------------------------------------------------------------------------------ */
 
-static void places_body(const void *args, uint64_t begin, uint64_t end) {
-    const places_args *a = args;
-    for (uint64_t i = begin; i < least(end, *a->n); i++)
-        a->at[i] = hotbed_owner_place(&a->d, a->first, a->at[i]);
-}
+HOTBED_HOST_BELOW(
+    places_body, places_args, *a->n, a->at[i] = hotbed_owner_place(&a->d, a->first, a->at[i]))
 
 static void take_body(const void *args, uint64_t begin, uint64_t end) {
     const rows_args *a = args;
@@ -264,12 +252,9 @@ static hotbed_status find_rows(
     return HOTBED_HOST_LAUNCH(stream, or_one(d->sent_bound), KEYS_GRAIN, find_body, &args);
 }
 
-static void widen_rows_body(const void *args, uint64_t begin, uint64_t end) {
-    const widen_args *a = args;
-    const uint32_t n = *a->d.overflow != 0 ? 0 : a->d.segments[a->d.num_segments];
-    for (uint64_t m = begin; m < least(end, n); m++)
-        hotbed_widen_row(&a->d, a->first, (uint32_t)m, a->wide, a->stride, 1);
-}
+HOTBED_HOST_BELOW(
+    widen_rows_body, widen_args, *a->d.overflow != 0 ? 0 : a->d.segments[a->d.num_segments],
+    hotbed_widen_row(&a->d, a->first, (uint32_t)i, a->wide, a->stride, 1))
 
 static hotbed_status widen_rows(
     const hotbed_deliver_view *d, const void *first, float *wide, uint64_t stride,
@@ -313,11 +298,8 @@ static hotbed_status pool_start(
 
 HOTBED_HOST_EACH(bag_flags_body, hotbed_bag_flag(args, i))
 
-static void bag_counts_body(const void *args, uint64_t begin, uint64_t end) {
-    const bags_args *a = args;
-    for (uint64_t p = begin; p < end; p++)
-        a->counts[p] = hotbed_bag_count(&a->v, (uint32_t)p);
-}
+HOTBED_HOST_BELOW(
+    bag_counts_body, bags_args, a->v.world, a->counts[i] = hotbed_bag_count(&a->v, (uint32_t)i))
 
 static void count_bags(const hotbed_bags_view *v) {
     uint32_t bags = 0;
@@ -397,17 +379,8 @@ static hotbed_status send_bags(
 
 /* --- one rank -------------------------------------------------------------------------------------- */
 
-static void copy_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_copies_view *v = args;
-    for (uint64_t i = begin; i < least(end, hotbed_copies_count(v)); i++)
-        hotbed_copies_row(v, i, 1);
-}
-
-static void sums_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_sent_view *v = args;
-    for (uint64_t i = begin; i < least(end, *v->num_rows); i++)
-        hotbed_sent_row(v, i, 1);
-}
+HOTBED_HOST_BELOW(copy_body, hotbed_copies_view, hotbed_copies_count(a), hotbed_copies_row(a, i, 1))
+HOTBED_HOST_BELOW(sums_body, hotbed_sent_view, *a->num_rows, hotbed_sent_row(a, i, 1))
 
 static hotbed_status copy_rows(const hotbed_copies_view *v, hotbed_stream *stream) {
     return HOTBED_HOST_LAUNCH(stream, v->bound, ROWS_GRAIN, copy_body, v);

@@ -13,6 +13,7 @@ import warnings
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from hotbed.errors import ArgumentError, StateError, UnsupportedError
 from hotbed.torch._states import dtensors
@@ -117,7 +118,7 @@ class Dense:
         for place, module in self._each():
             copy = keep and place.unit is not None  # whose tensors are whole only now
             for name, value in _own(place, module).items():
-                found[name] = _map(value, functools.partial(_whole, keep=keep, copy=copy))
+                found[name] = tree_map_only(torch.Tensor, functools.partial(_whole, keep=keep, copy=copy), value)
         return found
 
     def check_state(self, path: str, state: Mapping[str, Any]) -> None:
@@ -188,7 +189,7 @@ class Dense:
         state = optimizer.state_dict()
         if _has_numbers(state):
             state = _rename(state, self._labels(optimizer).__getitem__)
-        return _map(state, functools.partial(_whole, keep=keep, copy=False))
+        return tree_map_only(torch.Tensor, functools.partial(_whole, keep=keep, copy=False), state)
 
     def convert_optimizer_state(self, path: str, optimizer: Any, state: Mapping[str, Any]) -> Any:
         """Return what ``optimizer.load_state_dict()`` takes, given a state dict of a checkpoint.
@@ -232,7 +233,8 @@ class Dense:
             given["params"] = group["params"]
         for number, values in found["state"].items():
             parameter = parameters[number]
-            found["state"][number] = _map(values, functools.partial(_state_like, parameter, labels[number]))
+            like = functools.partial(_state_like, parameter, labels[number])
+            found["state"][number] = tree_map_only(torch.Tensor, like, values)
         return found
 
     def _is_fsdp(self) -> bool:
@@ -288,17 +290,6 @@ def _own(place: Place, module: Any) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
     module._save_to_state_dict(found, place.prefix, False)
     return found
-
-
-def _map(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Return a state dict with other tensors."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _map(part, change) for key, part in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_map(part, change) for part in value)
-    return value
 
 
 def _whole(tensor: Any, keep: bool, copy: bool) -> Any:

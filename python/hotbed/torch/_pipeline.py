@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from hotbed.errors import ArgumentError
 from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection
@@ -74,18 +75,6 @@ def _tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
     elif depth > 0 and not isinstance(value, (str, bytes)):
         for _, part in _parts(value):
             yield from _tensors(part, depth - 1)
-
-
-def _detached(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach()
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[_detached(part) for part in value])
-    if isinstance(value, (list, tuple)):
-        return type(value)([_detached(part) for part in value])
-    if isinstance(value, dict):
-        return {name: _detached(part) for name, part in value.items()}
-    return value
 
 
 class _Streams:
@@ -202,7 +191,7 @@ class TrainPipeline:
                 if current is not None:
                     self._prefetch(current[0])
                 self._train(result)
-                yield _detached(result)
+                yield tree_map_only(torch.Tensor, torch.Tensor.detach, result)
         finally:
             if current is not None:
                 for name in self._paths:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -251,30 +251,24 @@ class KeyedJaggedTensor(JaggedTensor):
 
     def to(self, device: torch.device, non_blocking: bool = False) -> KeyedJaggedTensor:
         """Copy it to a device."""
+        return self._moved(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> KeyedJaggedTensor:
+        """Copy it to pinned memory, from which :meth:`to` copies with ``non_blocking``; DataLoader calls it."""
+        return self._moved(torch.Tensor.pin_memory)
+
+    def _moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> KeyedJaggedTensor:
         weights = self.weights_or_none()
         moved = KeyedJaggedTensor(
             self._keys,
-            self.values().to(device, non_blocking=non_blocking),
-            None if weights is None else weights.to(device, non_blocking=non_blocking),
-            offsets=self.offsets().to(device, non_blocking=non_blocking),
+            move(self.values()),
+            None if weights is None else move(weights),
+            offsets=move(self.offsets()),
         )
         version = _version(moved.offsets())
         if version >= 0 and (self._bounds is not None or not self.values().is_cuda):
             moved._bounds = (version, self.offset_per_key())
         return moved
-
-    def pin_memory(self) -> KeyedJaggedTensor:
-        """Copy it to pinned memory, from which :meth:`to` copies with ``non_blocking``; DataLoader calls it."""
-        weights = self.weights_or_none()
-        pinned = KeyedJaggedTensor(
-            self._keys,
-            self.values().pin_memory(),
-            None if weights is None else weights.pin_memory(),
-            offsets=self.offsets().pin_memory(),
-        )
-        if _version(pinned.offsets()) >= 0:
-            pinned._bounds = (_version(pinned.offsets()), self.offset_per_key())
-        return pinned
 
     def __getitem__(self, key: str) -> JaggedTensor:
         """Return the bags of one feature.

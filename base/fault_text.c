@@ -300,7 +300,7 @@ static void write_fault(
 void hotbed_fault_describe(
     hotbed_fault fault, const hotbed_fault_sources *sources, hotbed_error *out) {
     const named_table *tables[HOTBED_FAULT_SOURCES_MOST] = {NULL};
-    char table[HOTBED_ERROR_BYTES / 2], key[HOTBED_KEY_TEXT_BYTES];
+    char table[HOTBED_ERROR_BYTES / 2];
     const uint32_t n = find_tables(sources, &fault, tables);
     hotbed_error_detail *fields = &out->fields;
     *fields =
@@ -312,8 +312,8 @@ void hotbed_fault_describe(
         fields->has = fields->table_number = 0;
         fields->table[0] = '\0';
     }
-    (void)hotbed_key_text(fault.key, key_type(tables, n), key);
+    const hotbed_key_digits key = hotbed_key_text(fault.key, key_type(tables, n));
     write_fault(
         &(hotbed_writer){out->text, sizeof out->text, 0}, &fault, n == 1 ? &tables[0]->keys : NULL,
-        table, key, fields);
+        table, key.text, fields);
 }

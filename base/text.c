@@ -91,13 +91,14 @@ void hotbed_escape(char *text, size_t capacity) {
     }
 }
 
-const char *hotbed_key_text(uint64_t key, hotbed_key_type type, char text[HOTBED_KEY_TEXT_BYTES]) {
+hotbed_key_digits hotbed_key_text(uint64_t key, hotbed_key_type type) {
+    hotbed_key_digits to;
     if (type == HOTBED_KEY_I64)
-        (void)snprintf(text, HOTBED_KEY_TEXT_BYTES, "%" PRId64, (int64_t)key);
+        (void)snprintf(to.text, sizeof to.text, "%" PRId64, (int64_t)key);
     else if (type == HOTBED_KEY_U64 || key >> 63 == 0)
-        (void)snprintf(text, HOTBED_KEY_TEXT_BYTES, "%" PRIu64, key);
+        (void)snprintf(to.text, sizeof to.text, "%" PRIu64, key);
     else
         (void)snprintf(
-            text, HOTBED_KEY_TEXT_BYTES, "%" PRIu64 " (as int64 %" PRId64 ")", key, (int64_t)key);
-    return text;
+            to.text, sizeof to.text, "%" PRIu64 " (as int64 %" PRId64 ")", key, (int64_t)key);
+    return to;
 }

@@ -42,9 +42,11 @@ const char *hotbed_name(const char *const *names, size_t n, size_t number, const
  * \xNN, in place. The text is cut to fit into `capacity` bytes. UTF-8 stays as it is. */
 void hotbed_escape(char *text, size_t capacity);
 
-/* Write a key as its caller wrote it, and return `text`. If the type is 0, it is not known: a key
- * from 2^63 on, which may have been meant as a negative one, is written both ways. */
-enum { HOTBED_KEY_TEXT_BYTES = 56 };
-const char *hotbed_key_text(uint64_t key, hotbed_key_type type, char text[HOTBED_KEY_TEXT_BYTES]);
+/* A key as its caller wrote it. If the type is 0, it is not known: a key from 2^63 on, which may have been
+ * meant as a negative one, is written both ways. */
+typedef struct hotbed_key_digits {
+    char text[56];
+} hotbed_key_digits;
+hotbed_key_digits hotbed_key_text(uint64_t key, hotbed_key_type type);
 
 HOTBED_END_DECLS

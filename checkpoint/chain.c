@@ -15,14 +15,12 @@
 static hotbed_status another_parent(
     const char *name, const char *parent_name, const hotbed_manifest *parent,
     const hotbed_manifest *increment) {
-    char wanted[HOTBED_DIGEST_DIGITS + 1], found[HOTBED_DIGEST_DIGITS + 1];
-    hotbed_digest_text(increment->parent, wanted);
-    hotbed_digest_text(parent->id, found);
     return hotbed_fail_path(
         HOTBED_ERR_STATE, name,
         "%.400s does not follow the checkpoint before it: its parent has the id %s, but %.400s "
         "has the id %s",
-        name, wanted, parent_name, found);
+        name, hotbed_digest_text(increment->parent).text, parent_name,
+        hotbed_digest_text(parent->id).text);
 }
 
 static hotbed_status another(const char *name, const char *what) {
@@ -45,11 +43,8 @@ hotbed_status hotbed_chain_check(
         const hotbed_manifest_table *x = &parent->tables[i], *y = &increment->tables[i];
         const hotbed_manifest_storage *s = hotbed_manifest_origin(parent, x);
         const hotbed_manifest_storage *t = hotbed_manifest_origin(increment, y);
-        if (strcmp(x->name, y->name) != 0 || x->kind != y->kind || x->dtype != y->dtype ||
-            x->state_dtype != y->state_dtype || x->dim != y->dim ||
-            x->bucket_bits != y->bucket_bits || x->times != y->times ||
-            x->capacity != y->capacity || s->key_type != t->key_type ||
-            s->optimizer.kind != t->optimizer.kind ||
+        if (!hotbed_manifest_same_rows(parent, x, increment, y) || x->capacity != y->capacity ||
+            s->key_type != t->key_type ||
             (parent->world > 1 && (x->route != y->route || x->route_rows != y->route_rows)))
             return another(name, y->name);
     }
@@ -311,13 +306,12 @@ static hotbed_chain_head *least(hotbed_chain_table *t) {
 static hotbed_status twice(const hotbed_chain_head *head) {
     const hotbed_part_reader *part = head->part;
     const hotbed_manifest *m = part->shard->manifest;
-    char text[HOTBED_KEY_TEXT_BYTES];
     return hotbed_error_path(
         hotbed_fail_table_key(
             HOTBED_ERR_CORRUPT, part->table->name, head->key,
             hotbed_manifest_origin(m, part->table)->key_type, "%s: %s: key %s is in two shards",
             part->shard->file.name, part->table->name,
-            hotbed_key_text(head->key, hotbed_manifest_origin(m, part->table)->key_type, text)),
+            hotbed_key_text(head->key, hotbed_manifest_origin(m, part->table)->key_type).text),
         part->shard->file.name);
 }
 

@@ -5,6 +5,7 @@
 #include "checkpoint/format/h5.h"
 #include "checkpoint/format/io.h"
 #include "checkpoint/format/manifest.h"
+#include "checkpoint/shard_writer.h"
 #include "checkpoint/storages.h"
 #include "hotbed/checkpoint.h"
 
@@ -17,9 +18,11 @@ typedef struct hotbed_checkpoint_config {
     size_t window_bytes;   /* bytes that are copied from device memory at a time; 0: 16 MiB */
 } hotbed_checkpoint_config;
 
-/* Return the addresses of the blobs, which the caller frees with hotbed_delete(), or NULL: no
- * memory. */
-const void **hotbed_blobs_data(uint32_t n, const hotbed_checkpoint_blob *blobs);
+/* Open the writer of a rank's shard, whose blobs are `blobs`. Errors: as hotbed_shard_writer_open() and
+ * hotbed_shard_writer_behind(). */
+hotbed_status hotbed_save_open(
+    hotbed_shard_writer *shard, const hotbed_io_file *directory, hotbed_manifest *manifest,
+    uint32_t rank, const hotbed_checkpoint_blob *blobs);
 
 /* Save a whole checkpoint, by one rank or by all ranks of options->comm: begin, put the shards,
  * commit, and abort if one of these fails. */

@@ -54,9 +54,9 @@ static hotbed_status split(const char *path, hotbed_draft *draft) {
 hotbed_status hotbed_draft_open(
     const hotbed_io_calls *calls, const char *path, hotbed_checkpoint_id id, hotbed_draft *draft) {
     *draft = (hotbed_draft){.parent = HOTBED_IO_CLOSED, .directory = HOTBED_IO_CLOSED};
-    char text[HOTBED_DIGEST_DIGITS + 1];
-    hotbed_digest_text((hotbed_digest){.low = id.low, .high = id.high}, text);
-    snprintf(draft->name, sizeof draft->name, ".tmp-%s", text);
+    snprintf(
+        draft->name, sizeof draft->name, ".tmp-%s",
+        hotbed_digest_text((hotbed_digest){.low = id.low, .high = id.high}).text);
     HOTBED_TRY(split(path, draft));
     hotbed_status status =
         hotbed_io_open(calls, NULL, draft->parent_path, HOTBED_IO_DIRECTORY, &draft->parent);
@@ -130,13 +130,10 @@ static hotbed_status check_file(hotbed_draft *draft, const char *name, uint64_t 
 }
 
 static hotbed_status check_files(hotbed_draft *draft, const hotbed_manifest *m) {
-    char name[32];
     if (m == NULL)
         return HOTBED_OK;
-    for (uint32_t i = 0; i < m->world; i++) {
-        hotbed_shard_name(i, m->world, name);
-        HOTBED_TRY(check_file(draft, name, m->shards[i].bytes));
-    }
+    for (uint32_t i = 0; i < m->world; i++)
+        HOTBED_TRY(check_file(draft, hotbed_shard_name(i, m->world).text, m->shards[i].bytes));
     HOTBED_TRY(check_file(draft, HOTBED_INDEX_NAME, m->index_bytes));
     return check_file(draft, HOTBED_MANIFEST_NAME, draft->manifest_bytes);
 }
@@ -228,12 +225,12 @@ hotbed_status hotbed_new_id(hotbed_checkpoint_id *out) {
 
 hotbed_status hotbed_draft_describe(
     hotbed_draft *draft, const hotbed_manifest *m, uint32_t number) {
-    char name[32], *text = NULL;
+    char *text = NULL;
     size_t bytes = 0;
-    hotbed_shard_part_name(number, m->world, name);
     HOTBED_TRY(hotbed_manifest_print_shard(m, number, &text, &bytes));
     /* No sync: the file is removed before the checkpoint gets its name. */
-    hotbed_status status = write_and_close(draft, name, text, bytes);
+    hotbed_status status =
+        write_and_close(draft, hotbed_shard_part_name(number, m->world).text, text, bytes);
     hotbed_delete(text);
     return status;
 }
@@ -243,21 +240,22 @@ static hotbed_status add_shard(
     hotbed_draft *draft, uint32_t number, uint32_t world, hotbed_manifest *m) {
     const hotbed_io_calls *calls = draft->parent.calls;
     hotbed_io_file file = HOTBED_IO_CLOSED;
-    char name[32], *text = NULL;
+    const hotbed_file_name name = hotbed_shard_part_name(number, world);
+    char *text = NULL;
     uint64_t bytes = 0;
-    hotbed_shard_part_name(number, world, name);
-    if (calls->exists(calls->self, draft->directory.handle, name) == -ENOENT)
+    if (calls->exists(calls->self, draft->directory.handle, name.text) == -ENOENT)
         return hotbed_error_path(
             hotbed_fail_rank(
                 HOTBED_ERR_STATE, number, "%s: rank %" PRIu32 " of %" PRIu32 " has put no shard",
                 draft->directory.name, number, world),
             draft->directory.name);
-    HOTBED_TRY(hotbed_io_open(calls, &draft->directory, name, HOTBED_IO_READ, &file));
+    HOTBED_TRY(hotbed_io_open(calls, &draft->directory, name.text, HOTBED_IO_READ, &file));
     hotbed_status status = hotbed_io_size(&file, &bytes);
     if (status == HOTBED_OK) {
         text = hotbed_new(bytes);
         if (text == NULL)
-            status = hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for %s", bytes, name);
+            status =
+                hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for %s", bytes, name.text);
     }
     HOTBED_THEN(status, hotbed_io_read(&file, text, bytes, 0));
     HOTBED_THEN(status, hotbed_manifest_add_shard(file.name, text, bytes, number, m));
@@ -268,8 +266,8 @@ static hotbed_status add_shard(
     hotbed_delete(text);
     hotbed_io_drop(&file);
     HOTBED_TRY(status);
-    int removed = calls->remove(calls->self, draft->directory.handle, name, false);
-    return removed < 0 ? hotbed_io_fail("cannot remove", name, removed) : HOTBED_OK;
+    int removed = calls->remove(calls->self, draft->directory.handle, name.text, false);
+    return removed < 0 ? hotbed_io_fail("cannot remove", name.text, removed) : HOTBED_OK;
 }
 
 /* Sync and close files that have `bytes` bytes each. Writeback of all files starts before the first

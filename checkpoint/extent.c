@@ -89,14 +89,11 @@ hotbed_status hotbed_extent_write(hotbed_extent_stream *s, const void *data, hot
 static hotbed_status damaged(
     const char *file, const char *table, const char *column, uint64_t block, hotbed_digest found,
     hotbed_digest right) {
-    char a[HOTBED_DIGEST_DIGITS + 1], b[HOTBED_DIGEST_DIGITS + 1];
-    hotbed_digest_text(found, a);
-    hotbed_digest_text(right, b);
     return hotbed_error_path(
         hotbed_fail_table_value(
             HOTBED_ERR_CORRUPT, table, NULL, block,
             "%s: %s/%s: block %" PRIu64 " is damaged: digest %s, expected %s", file, table, column,
-            block, a, b),
+            block, hotbed_digest_text(found).text, hotbed_digest_text(right).text),
         file);
 }
 
@@ -277,15 +274,13 @@ hotbed_status hotbed_extent_peek(hotbed_extent_stream *s, uint64_t *word) {
 
 hotbed_status hotbed_extent_check_root(const hotbed_extent_stream *s) {
     hotbed_digest found = hotbed_extent_root(&s->extent, s->blocks, s->block_bytes);
-    char a[HOTBED_DIGEST_DIGITS + 1], b[HOTBED_DIGEST_DIGITS + 1];
     if (hotbed_digest_equal(found, s->extent.root))
         return HOTBED_OK;
-    hotbed_digest_text(found, a);
-    hotbed_digest_text(s->extent.root, b);
     return hotbed_fail_path_table(
         HOTBED_ERR_CORRUPT, s->file->name, s->table,
         "%s: %s/%s is damaged: its blocks' digests give root %s, expected %s", s->file->name,
-        s->table, s->column, a, b);
+        s->table, s->column, hotbed_digest_text(found).text,
+        hotbed_digest_text(s->extent.root).text);
 }
 
 hotbed_status hotbed_extent_check_bytes(
@@ -312,10 +307,7 @@ hotbed_status hotbed_extent_check_bytes(
     hotbed_delete(blocks);
     if (status != HOTBED_OK || hotbed_digest_equal(found, root))
         return status;
-    char a[HOTBED_DIGEST_DIGITS + 1], b[HOTBED_DIGEST_DIGITS + 1];
-    hotbed_digest_text(found, a);
-    hotbed_digest_text(root, b);
     return hotbed_fail_path(
         HOTBED_ERR_CORRUPT, file->name, "%s: %s is damaged: digest %s, expected %s", file->name,
-        what, a, b);
+        what, hotbed_digest_text(found).text, hotbed_digest_text(root).text);
 }

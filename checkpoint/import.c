@@ -94,7 +94,6 @@ static hotbed_status find_places(
             places[at] = (place){.key = hash ? keys[i] : at, .row = i, .number = at, .part = p};
     }
     hotbed_delete(keys);
-    char text[HOTBED_KEY_TEXT_BYTES];
     if (status == HOTBED_OK)
         qsort(places, *n, sizeof *places, hash ? by_bucket_then_key : by_key);
     for (uint64_t i = 1; i < *n && status == HOTBED_OK; i++)
@@ -102,7 +101,7 @@ static hotbed_status find_places(
             status = hotbed_fail_table_key(
                 HOTBED_ERR_STATE, t->name, places[i].key, w->import->key_type,
                 "table '%s': key %s occurs twice", t->name,
-                hotbed_key_text(places[i].key, w->import->key_type, text));
+                hotbed_key_text(places[i].key, w->import->key_type).text);
     if (status != HOTBED_OK) {
         hotbed_delete(places);
         return status;
@@ -273,25 +272,9 @@ static hotbed_status write_rows(
     return status;
 }
 
-static hotbed_status write_buckets(importer *w, const place *places, uint64_t n) {
-    uint64_t bytes = w->shard.part->columns[HOTBED_COLUMN_BUCKET].bytes;
-    if (bytes == 0)
-        return HOTBED_OK;
-    uint64_t *counts = hotbed_new(bytes);
-    if (counts == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for counts", bytes);
-    for (uint64_t i = 0; i < n; i++)
-        counts[hotbed_logical_bucket(places[i].key, HOTBED_BUCKET_BITS)]++;
-    hotbed_status status =
-        hotbed_shard_writer_column(&w->shard, HOTBED_COLUMN_BUCKET, counts, bytes);
-    hotbed_delete(counts);
-    return status;
-}
-
 static hotbed_status write_counted(importer *w, const hotbed_import_table *t) {
     uint64_t n = 0;
     place *places = NULL;
-    char text[HOTBED_KEY_TEXT_BYTES];
     HOTBED_TRY(find_places(w, t, true, &n, &places));
     hotbed_status status = HOTBED_OK;
     for (uint64_t i = 0; i < n && status == HOTBED_OK; i++) {
@@ -304,7 +287,7 @@ static hotbed_status write_counted(importer *w, const hotbed_import_table *t) {
                 hotbed_fail_table_limit(
                     HOTBED_ERR_UNSUPPORTED, t->name, NULL, count, 0x1p52 - 1,
                     "table '%s': key %s is counted %" PRIu64 " times, at most 2^52 - 1", t->name,
-                    hotbed_key_text(places[i].key, w->import->key_type, text), count),
+                    hotbed_key_text(places[i].key, w->import->key_type).text, count),
                 places[i].key, w->import->key_type);
         if (status == HOTBED_OK)
             status = hotbed_shard_writer_column(
@@ -325,7 +308,7 @@ static hotbed_status write_table(importer *w, uint32_t number) {
     HOTBED_TRY(find_places(w, t, false, &n, &places));
     hotbed_status status = write_rows(w, t, places, n);
     if (status == HOTBED_OK && t->kind == HOTBED_TABLE_HASH)
-        status = write_buckets(w, places, n);
+        status = hotbed_shard_writer_buckets(&w->shard, places, sizeof *places);
     hotbed_delete(places);
     if (status == HOTBED_OK && t->kind == HOTBED_TABLE_HASH)
         status = write_counted(w, t);

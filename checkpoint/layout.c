@@ -101,14 +101,12 @@ static uint64_t rows_of(const hotbed_manifest_part *part, uint32_t column) {
  * has the values of rank 0, so only shard 0 and the index have them (`first`). */
 static hotbed_status put_head(
     hotbed_h5 *h5, const hotbed_manifest *m, const char *role, bool first) {
-    char id[HOTBED_DIGEST_DIGITS + 1];
-    hotbed_digest_text(m->id, id);
     HOTBED_TRY(hotbed_h5_text(h5, "/", "format", "hotbed-checkpoint"));
     HOTBED_TRY(hotbed_h5_number(h5, "/", "version", HOTBED_FORMAT));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "kind", m->increment ? "delta" : "full"));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "role", role));
     HOTBED_TRY(hotbed_h5_text(h5, "/", "writer", m->writer));
-    HOTBED_TRY(hotbed_h5_text(h5, "/", "checkpoint_id", id));
+    HOTBED_TRY(hotbed_h5_text(h5, "/", "checkpoint_id", hotbed_digest_text(m->id).text));
     HOTBED_TRY(hotbed_h5_number(h5, "/", "step", m->step));
     if (first)
         HOTBED_TRY(hotbed_h5_number(h5, "/", "created_unix_ns", m->created_ns));
@@ -351,7 +349,7 @@ static const char how_to_read[] =
  * numbers. */
 static hotbed_status put_view(
     hotbed_h5 *h5, const hotbed_manifest *m, uint32_t number, uint32_t column, const char *path,
-    hotbed_h5_source *sources, char (*files)[32]) {
+    hotbed_h5_source *sources, const hotbed_file_name *files) {
     const hotbed_manifest_table *table = &m->tables[number];
     char source[PATH_BYTES];
     snprintf(
@@ -361,7 +359,7 @@ static hotbed_status put_view(
     for (uint32_t i = 0; i < m->world; i++) {
         const hotbed_manifest_part *part = &m->parts[(uint64_t)number * m->world + i];
         sources[i] = (hotbed_h5_source){
-            .file = files[i],
+            .file = files[i].text,
             .path = source,
             .first = rows,
             .step = 1,
@@ -387,7 +385,7 @@ static bool counts_all(const hotbed_manifest *m, uint32_t number) {
 
 static hotbed_status put_views(
     hotbed_h5 *h5, const hotbed_manifest *m, uint32_t number, hotbed_h5_source *sources,
-    char (*files)[32]) {
+    const hotbed_file_name *files) {
     static const char *const names[] = {"weight_id", "weight", "metadata", "bucket"};
     const hotbed_manifest_table *table = &m->tables[number];
     char path[PATH_BYTES], link[PATH_BYTES];
@@ -431,12 +429,12 @@ static hotbed_status put_index(hotbed_h5 *h5, const hotbed_manifest *m) {
     if (states > 0)
         HOTBED_TRY(hotbed_h5_group(h5, "/optimizer"));
     hotbed_h5_source *sources = hotbed_new(m->world * sizeof *sources);
-    char(*files)[32] = hotbed_new(m->world * sizeof *files);
+    hotbed_file_name *files = hotbed_new(m->world * sizeof *files);
     hotbed_status status = HOTBED_OK;
     if (sources == NULL || files == NULL)
         status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " shards", m->world);
     for (uint32_t i = 0; i < m->world && status == HOTBED_OK; i++)
-        hotbed_shard_name(i, m->world, files[i]);
+        files[i] = hotbed_shard_name(i, m->world);
     for (uint32_t t = 0; t < m->num_tables && status == HOTBED_OK; t++)
         status = put_views(h5, m, t, sources, files);
     hotbed_delete(files);

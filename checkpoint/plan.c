@@ -124,10 +124,7 @@ static hotbed_status same_tables(
             parent->num_tables, m->num_tables);
     for (uint32_t t = 0; t < m->num_tables; t++) {
         const hotbed_manifest_table *x = &parent->tables[t], *y = &m->tables[t];
-        if (strcmp(x->name, y->name) != 0 || x->kind != y->kind || x->dtype != y->dtype ||
-            x->state_dtype != y->state_dtype || x->dim != y->dim ||
-            x->bucket_bits != y->bucket_bits || x->times != y->times ||
-            hotbed_manifest_optimizer(parent, x) != hotbed_manifest_optimizer(m, y) ||
+        if (!hotbed_manifest_same_rows(parent, x, m, y) ||
             (share->world == 1 && x->capacity != y->capacity))
             return hotbed_fail_path_table(
                 HOTBED_ERR_STATE, path, y->name,

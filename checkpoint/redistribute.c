@@ -494,15 +494,13 @@ static hotbed_status check_edges(const rounds *d) {
             continue;
         if (before != NULL && before->more == 0 && before->edges.last_shard == at->first_shard &&
             !hotbed_canonical_before(before->edges.last_key, at->first_key, table->bucket_bits)) {
-            char key[HOTBED_KEY_TEXT_BYTES], shard[32];
-            hotbed_shard_name((uint32_t)at->first_shard, m->world, shard);
+            const hotbed_key_type type = hotbed_manifest_origin(m, table)->key_type;
             return hotbed_error_path(
                 hotbed_fail_table_key(
-                    HOTBED_ERR_CORRUPT, table->name, at->first_key,
-                    hotbed_manifest_origin(m, table)->key_type, "%s/%s: %s: key %s is out of order",
-                    d->job->directory->name, shard, table->name,
-                    hotbed_key_text(
-                        at->first_key, hotbed_manifest_origin(m, table)->key_type, key)),
+                    HOTBED_ERR_CORRUPT, table->name, at->first_key, type,
+                    "%s/%s: %s: key %s is out of order", d->job->directory->name,
+                    hotbed_shard_name((uint32_t)at->first_shard, m->world).text, table->name,
+                    hotbed_key_text(at->first_key, type).text),
                 d->job->directory->name);
         }
         before = &d->received[p];

@@ -48,10 +48,9 @@ hotbed_status hotbed_shard_reader_open(
     uint32_t number) {
     *r = (hotbed_shard_reader){.manifest = m, .number = number, .file = HOTBED_IO_CLOSED};
     const hotbed_manifest_shard *shard = &m->shards[number];
-    char name[32];
     uint64_t bytes = 0;
-    hotbed_shard_name(number, m->world, name);
-    HOTBED_TRY(hotbed_io_open_member(directory, name, &r->file));
+    HOTBED_TRY(
+        hotbed_io_open_member(directory, hotbed_shard_name(number, m->world).text, &r->file));
     HOTBED_TRY(hotbed_io_size(&r->file, &bytes));
     if (bytes != shard->bytes)
         return hotbed_fail_path_limit(
@@ -71,11 +70,11 @@ hotbed_status hotbed_shard_reader_open(
 hotbed_status hotbed_shard_reader_ahead(
     hotbed_shard_reader *r, const hotbed_io_file *directory, hotbed_io_workers *workers,
     bool alone) {
-    char name[32];
     r->workers = workers;
-    hotbed_shard_name(r->number, r->manifest->world, name);
     return alone && workers != NULL
-               ? hotbed_io_open_direct(&r->file, directory, name, HOTBED_IO_READ_DIRECT)
+               ? hotbed_io_open_direct(
+                     &r->file, directory, hotbed_shard_name(r->number, r->manifest->world).text,
+                     HOTBED_IO_READ_DIRECT)
                : HOTBED_OK;
 }
 
@@ -301,16 +300,14 @@ static hotbed_key_type key_type_of(const hotbed_part_reader *p) {
     return hotbed_manifest_origin(p->shard->manifest, p->table)->key_type;
 }
 
-static const char *text_of(
-    const hotbed_part_reader *p, uint64_t key, char text[HOTBED_KEY_TEXT_BYTES]) {
-    return hotbed_key_text(key, key_type_of(p), text);
+static hotbed_key_digits text_of(const hotbed_part_reader *p, uint64_t key) {
+    return hotbed_key_text(key, key_type_of(p));
 }
 
 /* Check that a key is in the shard of the rank that the table's route assigns it to. A loading rank
  * looks for it only there. */
 static hotbed_status check_owner(const hotbed_part_reader *p, const char *column, uint64_t key) {
     uint32_t owner = p->routed ? hotbed_route_rank(&p->route, key) : 0;
-    char text[HOTBED_KEY_TEXT_BYTES];
     if (!p->routed || owner == p->shard->number)
         return HOTBED_OK;
     return hotbed_error_path(
@@ -319,7 +316,7 @@ static hotbed_status check_owner(const hotbed_part_reader *p, const char *column
                 HOTBED_ERR_CORRUPT, p->table->name, key, key_type_of(p),
                 "%s: %s%s: key %s is in the wrong shard: the route %s gives it to rank "
                 "%" PRIu32,
-                p->shard->file.name, p->table->name, column, text_of(p, key, text),
+                p->shard->file.name, p->table->name, column, text_of(p, key).text,
                 hotbed_route_name(p->route.kind), owner),
             owner),
         p->shard->file.name);
@@ -335,13 +332,12 @@ static hotbed_status check_key(
     const uint64_t at = hotbed_logical_bucket(key, p->table->bucket_bits);
     hotbed_last_key *last = &p->last[column];
     const bool ascends = !last->any || at > last->bucket || (at == last->bucket && key > last->key);
-    char text[HOTBED_KEY_TEXT_BYTES];
     if (!ascends || at < p->part->first || at >= p->part->end)
         return hotbed_error_path(
             hotbed_fail_table_key(
                 HOTBED_ERR_CORRUPT, p->table->name, key, key_type_of(p),
                 "%s: %s%s: key %s of bucket %" PRIu64 " is out of order or not of this part",
-                p->shard->file.name, p->table->name, name, text_of(p, key, text), at),
+                p->shard->file.name, p->table->name, name, text_of(p, key).text, at),
             p->shard->file.name);
     *last = (hotbed_last_key){.any = true, .bucket = at, .key = key};
     *bucket = at - p->part->first;

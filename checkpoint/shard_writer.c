@@ -37,7 +37,6 @@ hotbed_status hotbed_shard_writer_open(
     const void *const *blobs) {
     *w = (hotbed_shard_writer){.manifest = m, .number = number, .file = HOTBED_IO_CLOSED};
     hotbed_manifest_shard *shard = &m->shards[number];
-    char name[32];
     for (uint32_t t = 0; t < m->num_tables; t++) {
         hotbed_manifest_part *part = &m->parts[(uint64_t)t * m->world + number];
         for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
@@ -48,22 +47,23 @@ hotbed_status hotbed_shard_writer_open(
     HOTBED_TRY(hotbed_layout_shard(m, number, &w->metadata));
     w->blocks = hotbed_new(shard->blocks.bytes);
     HOTBED_TRY_MEMORY(w->blocks, "%" PRIu64 " digests", shard->num_blocks);
-    hotbed_shard_name(number, m->world, name);
-    HOTBED_TRY(hotbed_io_open(directory->calls, directory, name, HOTBED_IO_CREATE, &w->file));
+    HOTBED_TRY(hotbed_io_open(
+        directory->calls, directory, hotbed_shard_name(number, m->world).text, HOTBED_IO_CREATE,
+        &w->file));
     HOTBED_TRY(hotbed_io_allocate(&w->file, shard->bytes));
     HOTBED_TRY(hotbed_io_write(&w->file, w->metadata, shard->metadata_bytes, 0));
     return write_blobs(w, blobs);
 }
 
 hotbed_status hotbed_shard_writer_behind(hotbed_shard_writer *w, const hotbed_io_file *directory) {
-    char name[32];
     unsigned char *blocks = NULL;
     size_t block_bytes = w->manifest->block_bytes;
     uint32_t workers = hotbed_io_workers_for(w->manifest->shards[w->number].num_blocks);
     if (workers == 0)
         return HOTBED_OK;
-    hotbed_shard_name(w->number, w->manifest->world, name);
-    HOTBED_TRY(hotbed_io_open_direct(&w->file, directory, name, HOTBED_IO_WRITE_DIRECT));
+    HOTBED_TRY(hotbed_io_open_direct(
+        &w->file, directory, hotbed_shard_name(w->number, w->manifest->world).text,
+        HOTBED_IO_WRITE_DIRECT));
     HOTBED_TRY(hotbed_write_behind_open(
         &w->behind, &w->file, workers, block_bytes, HOTBED_COLUMNS, &blocks));
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
@@ -130,16 +130,18 @@ hotbed_status hotbed_shard_writer_column(
     return hotbed_extent_put(&w->columns[column], data, bytes);
 }
 
-/* Write how many of the part's rows each bucket has. */
-static hotbed_status write_buckets(hotbed_shard_writer *w, const uint64_t *keys) {
+hotbed_status hotbed_shard_writer_buckets(hotbed_shard_writer *w, const void *keys, size_t stride) {
+    uint64_t key;
     uint64_t bytes = w->part->columns[HOTBED_COLUMN_BUCKET].bytes;
     if (bytes == 0)
         return HOTBED_OK;
     uint64_t *counts = hotbed_new(bytes);
     if (counts == NULL)
         return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for bucket counts", bytes);
-    for (uint64_t i = 0; i < w->part->rows; i++)
-        counts[hotbed_logical_bucket(keys[i], w->table->bucket_bits)]++;
+    for (uint64_t i = 0; i < w->part->rows; i++) {
+        memcpy(&key, (const char *)keys + i * stride, sizeof key);
+        counts[hotbed_logical_bucket(key, w->table->bucket_bits)]++;
+    }
     hotbed_status status = hotbed_shard_writer_column(w, HOTBED_COLUMN_BUCKET, counts, bytes);
     hotbed_delete(counts);
     return status;
@@ -150,7 +152,7 @@ hotbed_status hotbed_shard_writer_alone(
     const hotbed_manifest_part *part = w->part;
     if (w->table->kind == HOTBED_TABLE_STATIC)
         return HOTBED_OK;
-    HOTBED_TRY(write_buckets(w, keys));
+    HOTBED_TRY(hotbed_shard_writer_buckets(w, keys, sizeof *keys));
     uint64_t bytes = part->counted * sizeof(uint64_t);
     if (part->counted > 0) {
         HOTBED_TRY(hotbed_shard_writer_column(w, HOTBED_COLUMN_COUNTED, counted, bytes));

@@ -48,6 +48,11 @@ hotbed_status hotbed_shard_writer_rows(
 hotbed_status hotbed_shard_writer_column(
     hotbed_shard_writer *writer, uint32_t column, const void *data, uint64_t bytes);
 
+/* Write how many of the part's rows each bucket has, if the part has that column. The keys are `stride` bytes
+ * apart. */
+hotbed_status hotbed_shard_writer_buckets(
+    hotbed_shard_writer *writer, const void *keys, size_t stride);
+
 /* Write the columns that do not have one entry per row; static tables have none. All keys are in
  * canonical order.
  *

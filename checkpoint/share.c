@@ -74,7 +74,6 @@ hotbed_status hotbed_share_check_keys(
     uint64_t n, const uint64_t *keys) {
     const hotbed_manifest_table *t = &manifest->tables[table];
     hotbed_key_type type = hotbed_manifest_origin(manifest, t)->key_type;
-    char text[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n && share->routes != NULL; i++) {
         uint32_t owner = hotbed_route_rank(&share->routes[table], keys[i]);
         if (owner != share->rank)
@@ -83,7 +82,7 @@ hotbed_status hotbed_share_check_keys(
                     HOTBED_ERR_STATE, t->name, keys[i], type,
                     "table '%s': key %s is on rank %" PRIu32 ", but its route (%s) gives it "
                     "to rank %" PRIu32,
-                    t->name, hotbed_key_text(keys[i], type, text), share->rank,
+                    t->name, hotbed_key_text(keys[i], type).text, share->rank,
                     hotbed_route_name(share->routes[table].kind), owner),
                 share->rank);
     }

@@ -277,14 +277,7 @@ static hotbed_status write_shard(snapshot_writer *w, hotbed_draft *draft) {
     hotbed_manifest *m = &s->manifest;
     HOTBED_TRY(plan(w));
     HOTBED_TRY(hotbed_draft_enter(draft));
-    const void **blobs = hotbed_blobs_data(m->num_blobs, s->blobs);
-    hotbed_status status =
-        blobs == NULL
-            ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the blobs")
-            : hotbed_shard_writer_open(&w->shard, &draft->directory, m, s->share.rank, blobs);
-    hotbed_delete(blobs);
-    HOTBED_TRY(status);
-    HOTBED_TRY(hotbed_shard_writer_behind(&w->shard, &draft->directory));
+    HOTBED_TRY(hotbed_save_open(&w->shard, &draft->directory, m, s->share.rank, s->blobs));
     for (uint32_t t = 0; t < m->num_tables; t++)
         HOTBED_TRY(write_table(w, t));
     HOTBED_TRY(hotbed_shard_writer_finish(&w->shard));

@@ -381,7 +381,6 @@ static hotbed_status gather_chunk(gatherer *g, uint64_t first, uint64_t n) {
     const hotbed_staging *from = &g->staging;
     const hotbed_key_type type = hotbed_storage_key_type(g->d->storage);
     uint64_t *keys = from->columns[HOTBED_COLUMN_KEYS];
-    char text[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++)
         keys[i] = g->keys == NULL ? first + i : g->keys[first + i];
     HOTBED_TRY(hotbed_staging_fetch(&g->staging, g->d->storage, g->table, n, g->stream));
@@ -393,7 +392,7 @@ static hotbed_status gather_chunk(gatherer *g, uint64_t first, uint64_t n) {
                     hotbed_fail(
                         HOTBED_ERR_STATE,
                         "table %" PRIu32 " was changed while it was gathered: key %s is gone",
-                        g->table, hotbed_key_text(keys[i], type, text)),
+                        g->table, hotbed_key_text(keys[i], type).text),
                     g->table),
                 keys[i], type);
     for (uint32_t c = 0; c < HOTBED_ROW_COLUMNS; c++)

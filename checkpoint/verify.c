@@ -106,11 +106,8 @@ static hotbed_status check_file(const hotbed_io_file *directory, const char *nam
 
 hotbed_status hotbed_checkpoint_check_files(
     const hotbed_io_file *directory, const hotbed_manifest *m) {
-    char name[32];
-    for (uint32_t s = 0; s < m->world; s++) {
-        hotbed_shard_name(s, m->world, name);
-        HOTBED_TRY(check_file(directory, name, m->shards[s].bytes));
-    }
+    for (uint32_t s = 0; s < m->world; s++)
+        HOTBED_TRY(check_file(directory, hotbed_shard_name(s, m->world).text, m->shards[s].bytes));
     return check_file(directory, HOTBED_INDEX_NAME, m->index_bytes);
 }
 
@@ -129,15 +126,6 @@ static hotbed_status verify_index(verifier *v) {
     HOTBED_THEN(status, verify_views(&v->link.manifest, &file));
     hotbed_io_drop(&file);
     return status;
-}
-
-typedef struct span {
-    uint64_t offset, end;
-} span;
-
-static int by_offset(const void *a, const void *b) {
-    const span *x = a, *y = b;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
 static hotbed_status only_zeros(hotbed_io_file *file, uint64_t from, uint64_t end) {
@@ -159,26 +147,16 @@ static hotbed_status only_zeros(hotbed_io_file *file, uint64_t from, uint64_t en
 static hotbed_status verify_gaps(verifier *v, uint32_t number) {
     const hotbed_manifest *m = &v->link.manifest;
     const hotbed_manifest_shard *shard = &m->shards[number];
-    size_t n = 0, most = (size_t)m->num_tables * HOTBED_COLUMNS + m->num_blobs + 1;
-    span *spans = hotbed_new(most * sizeof *spans);
-    HOTBED_TRY_MEMORY(spans, "%zu extents", most);
-    spans[n++] = (span){shard->blocks.offset, shard->blocks.offset + shard->blocks.bytes};
-    for (uint32_t i = 0; number == 0 && i < m->num_blobs; i++) {
-        const hotbed_extent *e = &m->blobs[i].extent;
-        spans[n++] = (span){e->offset, e->offset + e->bytes};
-    }
-    for (uint32_t t = 0; t < m->num_tables; t++)
-        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
-            const hotbed_extent *e = &m->parts[(uint64_t)t * m->world + number].columns[i];
-            spans[n++] = (span){e->offset, e->offset + e->bytes};
-        }
-    qsort(spans, n, sizeof *spans, by_offset);
+    hotbed_extent *spans = NULL;
+    size_t n = 0;
+    HOTBED_TRY(hotbed_manifest_extents(m, number, &spans, &n));
     uint64_t at = shard->metadata_bytes;
     hotbed_status status = HOTBED_OK;
     for (size_t i = 0; i < n && status == HOTBED_OK; i++) {
         if (spans[i].offset > at)
             status = only_zeros(&v->link.shards[number].file, at, spans[i].offset);
-        at = spans[i].end > at ? spans[i].end : at;
+        const uint64_t end = spans[i].offset + spans[i].bytes;
+        at = end > at ? end : at;
     }
     hotbed_delete(spans);
     HOTBED_TRY(status);

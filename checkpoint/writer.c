@@ -78,7 +78,6 @@ static hotbed_status fetch(row_stream *s, hotbed_staging *staging, uint64_t firs
 static hotbed_status pass_rows(row_stream *s, hotbed_staging *staging, uint64_t first, uint64_t n) {
     HOTBED_TRY(hotbed_staging_wait(staging));
     uint64_t *keys = staging->columns[HOTBED_COLUMN_KEYS];
-    char key[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++) {
         if (staging->found[i] == 0)
             return hotbed_fail_table_key(
@@ -87,7 +86,8 @@ static hotbed_status pass_rows(row_stream *s, hotbed_staging *staging, uint64_t 
                 "table '%s' was changed while it was saved: key %s is gone", s->table->name,
                 hotbed_key_text(
                     key_of(s, first + i),
-                    hotbed_manifest_origin(&s->w->manifest, s->table)->key_type, key));
+                    hotbed_manifest_origin(&s->w->manifest, s->table)->key_type)
+                    .text);
         keys[i] = key_of(s, first + i);
     }
     return s->take(s, first, n, staging->columns);
@@ -371,17 +371,23 @@ static hotbed_status write_table(writer *w, uint32_t number) {
     return HOTBED_OK;
 }
 
+hotbed_status hotbed_save_open(
+    hotbed_shard_writer *shard, const hotbed_io_file *directory, hotbed_manifest *manifest,
+    uint32_t rank, const hotbed_checkpoint_blob *blobs) {
+    const void **data = hotbed_new(manifest->num_blobs * sizeof *data);
+    HOTBED_TRY_MEMORY(data, "the blobs");
+    for (uint32_t i = 0; i < manifest->num_blobs; i++)
+        data[i] = blobs[i].data;
+    hotbed_status status = hotbed_shard_writer_open(shard, directory, manifest, rank, data);
+    hotbed_delete(data);
+    return status == HOTBED_OK ? hotbed_shard_writer_behind(shard, directory) : status;
+}
+
 static hotbed_status write_shard(writer *w, hotbed_draft *draft, hotbed_checkpoint_id id) {
     HOTBED_TRY(plan(w, id));
     HOTBED_TRY(hotbed_draft_enter(draft));
-    const void **blobs = hotbed_blobs_data(w->manifest.num_blobs, w->options->blobs);
-    hotbed_status status =
-        blobs == NULL ? hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the blobs")
-                      : hotbed_shard_writer_open(
-                            &w->shard, &draft->directory, &w->manifest, w->share.rank, blobs);
-    hotbed_delete(blobs);
-    HOTBED_TRY(status);
-    HOTBED_TRY(hotbed_shard_writer_behind(&w->shard, &draft->directory));
+    HOTBED_TRY(hotbed_save_open(
+        &w->shard, &draft->directory, &w->manifest, w->share.rank, w->options->blobs));
     for (uint32_t i = 0; i < w->manifest.num_tables; i++)
         HOTBED_TRY(write_table(w, i));
     HOTBED_TRY(hotbed_shard_writer_finish(&w->shard));
@@ -465,13 +471,6 @@ hotbed_status hotbed_save_mark(
         hotbed_marked_clear(&w.next);
     hotbed_manifest_free(&w.manifest);
     return status;
-}
-
-const void **hotbed_blobs_data(uint32_t n, const hotbed_checkpoint_blob *blobs) {
-    const void **data = hotbed_new(n * sizeof *data);
-    for (uint32_t i = 0; data != NULL && i < n; i++)
-        data[i] = blobs[i].data;
-    return data;
 }
 
 void hotbed_save_abort(

@@ -269,7 +269,7 @@ static void draft_close(draft *f, hotbed_status status) {
 
 struct hotbed_rows_draft {
     draft file;
-    char name[HOTBED_CUT_NAME_BYTES];
+    hotbed_cut_file name;
     uint32_t rank, tables;
     hotbed_rows_head *front; /* and the tables */
     const char *table;       /* name of the present table, */
@@ -291,14 +291,14 @@ hotbed_status hotbed_rows_begin(
     if (f == NULL)
         return hotbed_fail_path(
             HOTBED_ERR_MEMORY, d->file.name, "no memory for the rows of a cut in %s", d->file.name);
-    hotbed_rows_name(f->name, head->number, rank);
+    f->name = hotbed_rows_name(head->number, rank);
     f->rank = rank;
     f->tables = head->tables;
     f->end = hotbed_rows_front_bytes(head->tables);
     f->front = hotbed_new(f->end);
-    hotbed_status status = draft_open(&f->file, d, f->name);
+    hotbed_status status = draft_open(&f->file, d, f->name.text);
     if (status == HOTBED_OK && f->front == NULL)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %s", f->name);
+        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %s", f->name.text);
     for (uint32_t c = 0; c < HOTBED_ROWS_COLUMNS && status == HOTBED_OK; c++)
         status = column_open(&f->columns[c], &f->file);
     if (status != HOTBED_OK) {
@@ -389,7 +389,7 @@ hotbed_status hotbed_rows_end(hotbed_rows_draft *f, hotbed_cut_part *part) {
     part->digest = hotbed_digest_of(f->front, front - sizeof part->digest);
     memcpy((char *)f->front + front - sizeof part->digest, &part->digest, sizeof part->digest);
     hotbed_status status = hotbed_io_write(&f->file.file, f->front, front, 0);
-    HOTBED_THEN(status, draft_name(&f->file, f->name));
+    HOTBED_THEN(status, draft_name(&f->file, f->name.text));
     hotbed_rows_drop(f, status);
     if (status == HOTBED_OK) {
         status = hotbed_io_sync(&d->file);
@@ -453,9 +453,7 @@ hotbed_status hotbed_rows_write(
 }
 
 void hotbed_rows_remove(hotbed_directory *d, uint64_t number, uint32_t rank) {
-    char name[HOTBED_CUT_NAME_BYTES];
-    hotbed_rows_name(name, number, rank);
-    (void)remove_file(d, name);
+    (void)remove_file(d, hotbed_rows_name(number, rank).text);
 }
 
 /* --- the cut ---------------------------------------------------------------------------------- */
@@ -465,10 +463,9 @@ hotbed_status hotbed_cut_write(
     const hotbed_cut_part *parts, hotbed_digest *digest, bool *named) {
     draft f;
     column c = {.at = 0};
-    char name[HOTBED_CUT_NAME_BYTES];
-    hotbed_cut_name(name, head->number);
+    const hotbed_cut_file name = hotbed_cut_name(head->number);
     *named = false;
-    hotbed_status status = draft_open(&f, d, name);
+    hotbed_status status = draft_open(&f, d, name.text);
     HOTBED_THEN(status, column_open(&c, &f));
     HOTBED_THEN(status, column_add(&c, &f, head, sizeof *head));
     HOTBED_THEN(status, column_add(&c, &f, tables, head->tables * sizeof *tables));
@@ -481,7 +478,7 @@ hotbed_status hotbed_cut_write(
     HOTBED_THEN(status, column_flush(&c, &f));
     if (status == HOTBED_OK) {
         *named = true;
-        status = draft_name(&f, name);
+        status = draft_name(&f, name.text);
     }
     column_close(&c);
     draft_close(&f, status);
@@ -492,9 +489,7 @@ hotbed_status hotbed_cut_write(
 hotbed_status hotbed_directory_scratch(
     hotbed_directory *d, const hotbed_cut_head *head, hotbed_io_file *out) {
     draft f;
-    char name[HOTBED_CUT_NAME_BYTES];
-    hotbed_rows_name(name, head->number, head->world); /* no rank's */
-    HOTBED_TRY(draft_open(&f, d, name));
+    HOTBED_TRY(draft_open(&f, d, hotbed_rows_name(head->number, head->world).text)); /* no rank's */
     (void)remove_file(d, f.name); /* if that fails, the next publisher removes it */
     *out = f.file;
     return HOTBED_OK;

@@ -9,12 +9,16 @@
 
 /* --- names ------------------------------------------------------------------------------------ */
 
-void hotbed_cut_name(char name[HOTBED_CUT_NAME_BYTES], uint64_t number) {
-    snprintf(name, HOTBED_CUT_NAME_BYTES, "cut-%012" PRIu64, number);
+hotbed_cut_file hotbed_cut_name(uint64_t number) {
+    hotbed_cut_file to;
+    snprintf(to.text, sizeof to.text, "cut-%012" PRIu64, number);
+    return to;
 }
 
-void hotbed_rows_name(char name[HOTBED_CUT_NAME_BYTES], uint64_t number, uint32_t rank) {
-    snprintf(name, HOTBED_CUT_NAME_BYTES, "rows-%012" PRIu64 "-%05" PRIu32, number, rank);
+hotbed_cut_file hotbed_rows_name(uint64_t number, uint32_t rank) {
+    hotbed_cut_file to;
+    snprintf(to.text, sizeof to.text, "rows-%012" PRIu64 "-%05" PRIu32, number, rank);
+    return to;
 }
 
 /* Parse exactly `digits` digits. */
@@ -332,7 +336,6 @@ hotbed_status hotbed_rows_verify(
 hotbed_status hotbed_rows_check(
     const char *name, const void *data, uint64_t bytes, hotbed_rows_file *out) {
     const hotbed_rows_head *head = data;
-    char expected[HOTBED_CUT_NAME_BYTES] = "";
     if (bytes < sizeof *head || memcmp(head->magic, HOTBED_ROWS_MAGIC, sizeof head->magic) != 0)
         return fail_damaged(name, "is not a file of rows");
     HOTBED_TRY(check_version(name, head->version));
@@ -340,9 +343,9 @@ hotbed_status hotbed_rows_check(
     if (head->tables < 1 || head->tables > HOTBED_CUT_TABLES_MOST || bytes < front ||
         !front_fits(data, front))
         return fail_damaged(name, "is damaged: its digest differs");
-    if (head->rank < HOTBED_CUT_RANKS_MOST && head->number <= HOTBED_CUT_NUMBER_MOST)
-        hotbed_rows_name(expected, head->number, head->rank);
-    if (head->number == 0 || strcmp(expected, name) != 0)
+    if (head->number == 0 || head->rank >= HOTBED_CUT_RANKS_MOST ||
+        head->number > HOTBED_CUT_NUMBER_MOST ||
+        strcmp(hotbed_rows_name(head->number, head->rank).text, name) != 0)
         return hotbed_fail_path_value(
             HOTBED_ERR_CORRUPT, name, "number", head->number,
             "%s has the rows of rank %" PRIu32 " in cut %" PRIu64, name, head->rank, head->number);

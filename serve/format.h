@@ -105,9 +105,12 @@ typedef struct hotbed_rows_table {
 } hotbed_rows_table;
 static_assert(sizeof(hotbed_rows_table) == 128, "the size is part of the format");
 
-/* Write the name of a file. */
-void hotbed_cut_name(char name[HOTBED_CUT_NAME_BYTES], uint64_t number);
-void hotbed_rows_name(char name[HOTBED_CUT_NAME_BYTES], uint64_t number, uint32_t rank);
+/* The name of a file. */
+typedef struct hotbed_cut_file {
+    char text[HOTBED_CUT_NAME_BYTES];
+} hotbed_cut_file;
+hotbed_cut_file hotbed_cut_name(uint64_t number);
+hotbed_cut_file hotbed_rows_name(uint64_t number, uint32_t rank);
 
 /* Return the number in the name of a cut's file, or of a rows file; 0: it is no such name. */
 uint64_t hotbed_cut_number(const char *name);

@@ -8,11 +8,8 @@
 #include <stdarg.h>
 #include <string.h>
 
-#if defined(__GNUC__) || defined(__clang__)
-__attribute__((format(printf, 2, 3)))
-#endif
-static void
-print(hotbed_metrics *m, const char *format, ...) {
+HOTBED_PRINTF(2, 3)
+static void print(hotbed_metrics *m, const char *format, ...) {
     char line[256];
     va_list args;
     va_start(args, format);

@@ -118,14 +118,11 @@ static hotbed_status agree(hotbed_publisher *p) {
 /* --- a cut ------------------------------------------------------------------------------------ */
 
 static hotbed_status show(hotbed_publisher *p, bool cut) {
-    char name[HOTBED_CUT_NAME_BYTES];
     if (p->options.file == NULL)
         return HOTBED_OK;
-    if (cut)
-        hotbed_cut_name(name, p->head.number);
-    else
-        hotbed_rows_name(name, p->head.number, p->rank);
-    return hotbed_directory_show(&p->directory, name, p->options.file, p->options.context);
+    const hotbed_cut_file name =
+        cut ? hotbed_cut_name(p->head.number) : hotbed_rows_name(p->head.number, p->rank);
+    return hotbed_directory_show(&p->directory, name.text, p->options.file, p->options.context);
 }
 
 /* Write the rows of this rank, and tell the others. */

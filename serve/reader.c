@@ -215,23 +215,19 @@ static hotbed_status list(poll *p) {
 
 static bool is_there(const poll *p, uint64_t number) {
     struct stat stat;
-    char name[HOTBED_CUT_NAME_BYTES];
-    hotbed_cut_name(name, number);
-    return fstatat(p->directory, name, &stat, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
+    const hotbed_cut_file name = hotbed_cut_name(number);
+    return fstatat(p->directory, name.text, &stat, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
 }
 
 /* What the system says about the files of a cut: it changes if one is replaced or appears. */
 static hotbed_digest look_at(const poll *p, uint64_t number, uint32_t world) {
     hotbed_digest sum = {0};
     for (uint32_t r = 0; r <= world; r++) {
-        char name[HOTBED_CUT_NAME_BYTES];
+        const hotbed_cut_file name =
+            r == world ? hotbed_cut_name(number) : hotbed_rows_name(number, r);
         struct stat s;
         uint64_t seen[6] = {r};
-        if (r == world)
-            hotbed_cut_name(name, number);
-        else
-            hotbed_rows_name(name, number, r);
-        if (fstatat(p->directory, name, &s, AT_SYMLINK_NOFOLLOW) == 0) {
+        if (fstatat(p->directory, name.text, &s, AT_SYMLINK_NOFOLLOW) == 0) {
             seen[1] = (uint64_t)s.st_ino;
             seen[2] = (uint64_t)s.st_size;
             seen[3] = (uint64_t)s.st_mtim.tv_sec;

@@ -77,14 +77,13 @@ static full_name name_of(const char *path, const char *name) {
 
 hotbed_status hotbed_files_head(
     int directory, const char *path, uint64_t number, hotbed_files **out) {
-    char name[HOTBED_CUT_NAME_BYTES];
-    hotbed_cut_name(name, number);
+    const hotbed_cut_file name = hotbed_cut_name(number);
     *out = NULL;
     hotbed_files *f = hotbed_new(sizeof *f);
-    HOTBED_TRY_MEMORY(f, "%s/%s", path, name);
+    HOTBED_TRY_MEMORY(f, "%s/%s", path, name.text);
     f->users = 1;
-    full_name full = name_of(path, name);
-    hotbed_status status = map_open(directory, path, name, 1, &f->cut_map);
+    full_name full = name_of(path, name.text);
+    hotbed_status status = map_open(directory, path, name.text, 1, &f->cut_map);
     HOTBED_THEN(
         status, hotbed_cut_parse(full.text, number, f->cut_map.data, f->cut_map.bytes, &f->cut));
     if (status == HOTBED_OK)
@@ -95,11 +94,10 @@ hotbed_status hotbed_files_head(
 }
 
 static hotbed_status open_rows(hotbed_files *f, int directory, const char *path, uint32_t rank) {
-    char name[HOTBED_CUT_NAME_BYTES];
-    hotbed_rows_name(name, f->cut.head->number, rank);
-    full_name full = name_of(path, name);
+    const hotbed_cut_file name = hotbed_rows_name(f->cut.head->number, rank);
+    full_name full = name_of(path, name.text);
     hotbed_map *map = &f->maps[rank];
-    HOTBED_TRY(map_open(directory, path, name, 1, map));
+    HOTBED_TRY(map_open(directory, path, name.text, 1, map));
     HOTBED_TRY(hotbed_rows_parse(full.text, &f->cut, rank, map->data, map->bytes, &f->rows[rank]));
     return hotbed_rows_verify(full.text, &f->cut, rank, &f->rows[rank]);
 }

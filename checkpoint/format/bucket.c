@@ -39,7 +39,6 @@ hotbed_status hotbed_bucket_sort(
         sorted[next[hotbed_logical_bucket(keys[i], bits)]++] = keys[i];
     hotbed_delete(next);
     uint64_t first = 0;
-    char key[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t b = 0; b < buckets; b++) {
         sort_bucket(sorted + first, counts[b]);
         for (uint64_t i = 1; i < counts[b]; i++)
@@ -47,7 +46,7 @@ hotbed_status hotbed_bucket_sort(
                 return hotbed_error_key(
                     hotbed_fail(
                         HOTBED_ERR_STATE, "key %s occurs twice",
-                        hotbed_key_text(sorted[first + i], type, key)),
+                        hotbed_key_text(sorted[first + i], type).text),
                     sorted[first + i], type);
         first += counts[b];
     }

@@ -74,6 +74,8 @@ bool hotbed_digest_equal(hotbed_digest a, hotbed_digest b) {
     return a.low == b.low && a.high == b.high;
 }
 
-void hotbed_digest_text(hotbed_digest digest, char text[HOTBED_DIGEST_DIGITS + 1]) {
-    snprintf(text, HOTBED_DIGEST_DIGITS + 1, "%016" PRIx64 "%016" PRIx64, digest.high, digest.low);
+hotbed_digits hotbed_digest_text(hotbed_digest digest) {
+    hotbed_digits to;
+    snprintf(to.text, sizeof to.text, "%016" PRIx64 "%016" PRIx64, digest.high, digest.low);
+    return to;
 }

@@ -38,5 +38,8 @@ hotbed_digest hotbed_digest_add(hotbed_digest a, hotbed_digest b);
 
 bool hotbed_digest_equal(hotbed_digest a, hotbed_digest b);
 
-/* Write a digest as 32 digits and a NUL. */
-void hotbed_digest_text(hotbed_digest digest, char text[HOTBED_DIGEST_DIGITS + 1]);
+/* A digest as 32 digits. */
+typedef struct hotbed_digits {
+    char text[HOTBED_DIGEST_DIGITS + 1];
+} hotbed_digits;
+hotbed_digits hotbed_digest_text(hotbed_digest digest);

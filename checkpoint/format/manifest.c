@@ -324,10 +324,9 @@ static hotbed_status print_scope(
         *m; /* a writing codec changes nothing, but takes a pointer that is not const */
     describe(&c, &copy, s);
     if (c.status == HOTBED_OK) {
-        char end[HOTBED_DIGEST_DIGITS + 1];
-        hotbed_digest_text(hotbed_digest_of(c.text, c.bytes), end);
+        const hotbed_digits end = hotbed_digest_text(hotbed_digest_of(c.text, c.bytes));
         hotbed_codec_literal(&c, "end ");
-        hotbed_codec_literal(&c, end);
+        hotbed_codec_literal(&c, end.text);
         hotbed_codec_literal(&c, "\n");
     }
     if (c.status == HOTBED_OK && c.bytes > HOTBED_MANIFEST_BYTES_MAX)
@@ -384,13 +383,11 @@ static hotbed_status open_text(
     hotbed_digest right = hotbed_digest_of(text, bytes - END_BYTES), found = {0};
     hotbed_codec_digest(&end, "end ", &found);
     hotbed_codec_literal(&end, "\n");
-    if (end.status != HOTBED_OK || !hotbed_digest_equal(right, found)) {
-        char expect[HOTBED_DIGEST_DIGITS + 1];
-        hotbed_digest_text(right, expect);
+    if (end.status != HOTBED_OK || !hotbed_digest_equal(right, found))
         return hotbed_fail_path(
             HOTBED_ERR_CORRUPT, name_of,
-            "%s is damaged or cut short: its last line is not 'end %s'", name_of, expect);
-    }
+            "%s is damaged or cut short: its last line is not 'end %s'", name_of,
+            hotbed_digest_text(right).text);
     *c = (hotbed_codec){.name = name_of, .at = text, .end = text + bytes - END_BYTES, .line = 1};
     return HOTBED_OK;
 }
@@ -585,10 +582,17 @@ const hotbed_manifest_blob *hotbed_manifest_find_blob(
     return NULL;
 }
 
-void hotbed_shard_name(uint32_t shard, uint32_t world, char name_of[32]) {
-    snprintf(name_of, 32, "shard-%05" PRIu32 "-of-%05" PRIu32 ".h5", shard, world);
+static hotbed_file_name shard_file(uint32_t shard, uint32_t world, const char *kind) {
+    hotbed_file_name to;
+    snprintf(
+        to.text, sizeof to.text, "shard-%05" PRIu32 "-of-%05" PRIu32 ".%s", shard, world, kind);
+    return to;
 }
 
-void hotbed_shard_part_name(uint32_t shard, uint32_t world, char name_of[32]) {
-    snprintf(name_of, 32, "shard-%05" PRIu32 "-of-%05" PRIu32 ".part", shard, world);
+hotbed_file_name hotbed_shard_name(uint32_t shard, uint32_t world) {
+    return shard_file(shard, world, "h5");
+}
+
+hotbed_file_name hotbed_shard_part_name(uint32_t shard, uint32_t world) {
+    return shard_file(shard, world, "part");
 }

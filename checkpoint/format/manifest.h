@@ -153,6 +153,11 @@ static inline hotbed_optimizer_kind hotbed_manifest_optimizer(
     return hotbed_manifest_origin(manifest, table)->optimizer.kind;
 }
 
+/* Whether a table of m and one of n have the same name and form of rows: kind, types, dim, buckets, optimizer. */
+bool hotbed_manifest_same_rows(
+    const hotbed_manifest *m, const hotbed_manifest_table *x, const hotbed_manifest *n,
+    const hotbed_manifest_table *y);
+
 /* Allocate the arrays of *manifest, zeroed. world and the numbers of storages, blobs and tables
  * must be set. Errors: MEMORY. */
 hotbed_status hotbed_manifest_reserve(hotbed_manifest *manifest);
@@ -261,6 +266,11 @@ hotbed_status hotbed_manifest_complete(hotbed_manifest *manifest);
  * `file` is for messages. Implemented in checkpoint/format/manifest_check.c. Errors: CORRUPT, MEMORY. */
 hotbed_status hotbed_manifest_check(const char *file, hotbed_manifest *manifest);
 
+/* Copy the extents of a shard, also empty ones, in the order of their offsets. The caller frees *out with
+ * hotbed_delete(). Errors: MEMORY. */
+hotbed_status hotbed_manifest_extents(
+    const hotbed_manifest *manifest, uint32_t shard, hotbed_extent **out, size_t *n);
+
 /* Return the number of the table with this name, or UINT32_MAX. Call after parse. */
 uint32_t hotbed_manifest_find(const hotbed_manifest *manifest, const char *name);
 
@@ -270,5 +280,8 @@ const hotbed_manifest_blob *hotbed_manifest_find_blob(
 
 /* Write the file name of a shard, "shard-00000-of-00001.h5", or of its description,
  * "shard-00000-of-00001.part". */
-void hotbed_shard_name(uint32_t shard, uint32_t world, char name[32]);
-void hotbed_shard_part_name(uint32_t shard, uint32_t world, char name[32]);
+typedef struct hotbed_file_name {
+    char text[32];
+} hotbed_file_name;
+hotbed_file_name hotbed_shard_name(uint32_t shard, uint32_t world);
+hotbed_file_name hotbed_shard_part_name(uint32_t shard, uint32_t world);

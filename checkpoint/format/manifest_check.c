@@ -79,37 +79,38 @@ static hotbed_status check_table(const char *file, const hotbed_manifest *m, uin
     return HOTBED_OK;
 }
 
-/* The position of an extent. */
-typedef struct span {
-    uint64_t offset, bytes;
-} span;
-
 static int by_offset(const void *a, const void *b) {
-    const span *x = a, *y = b;
+    const hotbed_extent *x = a, *y = b;
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-static span span_of(const hotbed_extent *extent) {
-    return (span){.offset = extent->offset, .bytes = extent->bytes};
+hotbed_status hotbed_manifest_extents(
+    const hotbed_manifest *m, uint32_t shard, hotbed_extent **out, size_t *num) {
+    const size_t most = (size_t)m->num_tables * HOTBED_COLUMNS + m->num_blobs + 1;
+    size_t n = 0;
+    hotbed_extent *all = hotbed_new(most * sizeof *all);
+    HOTBED_TRY_MEMORY(all, "%zu extents", most);
+    all[n++] = m->shards[shard].blocks;
+    for (uint32_t i = 0; shard == 0 && i < m->num_blobs; i++)
+        all[n++] = m->blobs[i].extent;
+    for (uint32_t t = 0; t < m->num_tables; t++)
+        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
+            all[n++] = m->parts[(uint64_t)t * m->world + shard].columns[i];
+    qsort(all, n, sizeof *all, by_offset);
+    *out = all;
+    *num = n;
+    return HOTBED_OK;
 }
 
-/* Check that the extents of a shard lie after its metadata, inside the file, and do not overlap.
- * `spans` is scratch memory for all of them. */
+/* Check that the extents of a shard lie after its metadata, inside the file, and do not overlap. */
 static hotbed_status check_shard(
-    const char *file, const hotbed_manifest *m, uint32_t number_of, span *spans) {
+    const char *file, const hotbed_manifest *m, uint32_t number_of, const hotbed_extent *spans,
+    size_t n) {
     const hotbed_manifest_shard *shard = &m->shards[number_of];
-    size_t n = 0;
     if (shard->blocks.bytes != shard->num_blocks * sizeof(hotbed_digest))
         return wrong(
             file, "blocks", "length", shard->blocks.bytes,
             shard->num_blocks * sizeof(hotbed_digest));
-    spans[n++] = span_of(&shard->blocks);
-    for (uint32_t i = 0; number_of == 0 && i < m->num_blobs; i++)
-        spans[n++] = span_of(&m->blobs[i].extent);
-    for (uint32_t t = 0; t < m->num_tables; t++)
-        for (uint32_t i = 0; i < HOTBED_COLUMNS; i++)
-            spans[n++] = span_of(&m->parts[(uint64_t)t * m->world + number_of].columns[i]);
-    qsort(spans, n, sizeof *spans, by_offset);
     uint64_t end = shard->metadata_bytes;
     for (size_t i = 0; i < n; i++) {
         if (spans[i].bytes == 0 && spans[i].offset != 0)
@@ -170,12 +171,13 @@ hotbed_status hotbed_manifest_check(const char *file, hotbed_manifest *m) {
     for (uint32_t i = 0; i < m->num_tables; i++)
         HOTBED_TRY(check_table(file, m, i));
     hotbed_manifest_number_blocks(m);
-    size_t most = (size_t)m->num_tables * HOTBED_COLUMNS + m->num_blobs + 1;
-    span *spans = hotbed_new(most * sizeof *spans);
-    HOTBED_TRY_MEMORY(spans, "%zu extents", most);
     hotbed_status status = HOTBED_OK;
-    for (uint32_t i = 0; i < m->world && status == HOTBED_OK; i++)
-        status = check_shard(file, m, i, spans);
-    hotbed_delete(spans);
+    for (uint32_t i = 0; i < m->world && status == HOTBED_OK; i++) {
+        hotbed_extent *spans = NULL;
+        size_t n = 0;
+        HOTBED_TRY(hotbed_manifest_extents(m, i, &spans, &n));
+        status = check_shard(file, m, i, spans, n);
+        hotbed_delete(spans);
+    }
     return status;
 }

@@ -4,6 +4,8 @@
 #include "hotbed/route.h"
 #include "storage/types.h"
 
+#include <string.h>
+
 bool hotbed_manifest_has(
     const hotbed_manifest *m, const hotbed_manifest_table *table, uint32_t column) {
     bool hash = table->kind == HOTBED_TABLE_HASH;
@@ -26,6 +28,15 @@ bool hotbed_manifest_has(
         return column - HOTBED_COLUMN_STATE <
                hotbed_optimizer_states(hotbed_manifest_optimizer(m, table));
     }
+}
+
+bool hotbed_manifest_same_rows(
+    const hotbed_manifest *m, const hotbed_manifest_table *x, const hotbed_manifest *n,
+    const hotbed_manifest_table *y) {
+    return strcmp(x->name, y->name) == 0 && x->kind == y->kind && x->dtype == y->dtype &&
+           x->state_dtype == y->state_dtype && x->dim == y->dim &&
+           x->bucket_bits == y->bucket_bits && x->times == y->times &&
+           hotbed_manifest_optimizer(m, x) == hotbed_manifest_optimizer(n, y);
 }
 
 uint64_t hotbed_manifest_range(const hotbed_manifest_table *table) {

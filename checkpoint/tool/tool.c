@@ -11,6 +11,8 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,6 +135,21 @@ void tool_json_text(const char *text) {
     putchar('"');
 }
 
+int tool_wrote(const tool_options *o, hotbed_status status, const char *format, ...) {
+    va_list values;
+    if (status != HOTBED_OK)
+        return tool_fail(status);
+    if (!o->json)
+        return TOOL_SAME;
+    printf("{\"path\": ");
+    tool_json_text(o->paths[1]);
+    va_start(values, format);
+    vprintf(format, values);
+    va_end(values);
+    printf("}\n");
+    return TOOL_SAME;
+}
+
 tool_shown tool_show(const char *name) {
     tool_shown shown;
     snprintf(shown.text, sizeof shown.text, "%s", name);
@@ -200,29 +217,31 @@ typedef struct option {
     const char *name;
     uint32_t commands;  /* that take it: bits 1 << LIST, ... */
     const char *values; /* that are allowed; NULL: the option takes none */
+    size_t flag;        /* without a value: the field of tool_options */
 } option;
 
+#define FLAG(name) offsetof(tool_options, name)
 static const option all_options[] = {
-    {"--json", EVERY, NULL},
-    {"--progress", WITH_BAR, NULL},
-    {"--quiet", WITH_BAR, NULL},
-    {"--quick", 1 << VERIFY, NULL},
-    {"--ranks", 1 << RESHARD | 1 << COMPACT, "1 to 65536"},
-    {"--route", 1 << RESHARD | 1 << COMPACT, "hash_roundrobin or roundrobin"},
-    {"--from", 1 << CONVERT, "npy or dynamicemb"},
-    {"--to", 1 << CONVERT, "npy or h5"},
-    {"--optimizer", 1 << CONVERT, "the name of an optimizer"},
-    {"--keys", 1 << CONVERT, "i64 or u64"},
-    {"--ages", 1 << CONVERT, NULL},
-    {"--dtype", 1 << CONVERT, "f32, f16, bf16, int8 or fp8"},
-    {"--state-dtype", 1 << CONVERT, "f32 or bf16"},
-    {"--scores", 1 << CONVERT, "time,count or count,time"},
-    {"--encoding", 1 << PUBLISH, "f32, f16, bf16 or int8"},
-    {"--keep", 1 << GC, "1 to 4294967295"},
-    {"--ignore-scores", 1 << DIFF, NULL},
-    {"--dry-run", 1 << GC, NULL},
-    {"--leave-damaged", 1 << GC, NULL},
-    {"--unfinished", 1 << GC, NULL},
+    {"--json", EVERY, NULL, FLAG(json)},
+    {"--progress", WITH_BAR, NULL, FLAG(bar)},
+    {"--quiet", WITH_BAR, NULL, FLAG(bar)},
+    {"--quick", 1 << VERIFY, NULL, FLAG(quick)},
+    {"--ranks", 1 << RESHARD | 1 << COMPACT, "1 to 65536", 0},
+    {"--route", 1 << RESHARD | 1 << COMPACT, "hash_roundrobin or roundrobin", 0},
+    {"--from", 1 << CONVERT, "npy or dynamicemb", 0},
+    {"--to", 1 << CONVERT, "npy or h5", 0},
+    {"--optimizer", 1 << CONVERT, "the name of an optimizer", 0},
+    {"--keys", 1 << CONVERT, "i64 or u64", 0},
+    {"--ages", 1 << CONVERT, NULL, FLAG(ages)},
+    {"--dtype", 1 << CONVERT, "f32, f16, bf16, int8 or fp8", 0},
+    {"--state-dtype", 1 << CONVERT, "f32 or bf16", 0},
+    {"--scores", 1 << CONVERT, "time,count or count,time", 0},
+    {"--encoding", 1 << PUBLISH, "f32, f16, bf16 or int8", 0},
+    {"--keep", 1 << GC, "1 to 4294967295", 0},
+    {"--ignore-scores", 1 << DIFF, NULL, FLAG(ignore_scores)},
+    {"--dry-run", 1 << GC, NULL, FLAG(dry_run)},
+    {"--leave-damaged", 1 << GC, NULL, FLAG(leave_damaged)},
+    {"--unfinished", 1 << GC, NULL, FLAG(unfinished)},
 };
 
 static_assert(HOTBED_WORLD_MAX == 65536, "--ranks says so");
@@ -291,25 +310,6 @@ static bool read_value(tool_options *o, const char *name, const char *value) {
     return true;
 }
 
-static void read_flag(tool_options *o, const char *name, bool *bar) {
-    if (strcmp(name, "--json") == 0)
-        o->json = true;
-    else if (strcmp(name, "--quick") == 0)
-        o->quick = true;
-    else if (strcmp(name, "--dry-run") == 0)
-        o->dry_run = true;
-    else if (strcmp(name, "--unfinished") == 0)
-        o->unfinished = true;
-    else if (strcmp(name, "--leave-damaged") == 0)
-        o->leave_damaged = true;
-    else if (strcmp(name, "--ignore-scores") == 0)
-        o->ignore_scores = true;
-    else if (strcmp(name, "--ages") == 0)
-        o->ages = true;
-    else
-        *bar = strcmp(name, "--progress") == 0; /* otherwise --quiet */
-}
-
 static const option *find_option(const char *name, size_t length) {
     for (size_t i = 0; i < sizeof all_options / sizeof *all_options; i++)
         if (strlen(all_options[i].name) == length &&
@@ -345,8 +345,7 @@ static void refuse_unknown(const char *given, const command *to) {
 
 /* Read the option argv[i] of a command. Returns the number of arguments that it uses, or 0 after an
  * error. */
-static int read_option(
-    tool_options *o, const command *of, char **argv, int i, int argc, bool *bar) {
+static int read_option(tool_options *o, const command *of, char **argv, int i, int argc) {
     char text[96];
     const char *equals = strchr(argv[i], '=');
     const char *value = equals != NULL ? equals + 1 : i + 1 < argc ? argv[i + 1] : NULL;
@@ -365,7 +364,7 @@ static int read_option(
         return 0;
     }
     if (found->values == NULL) {
-        read_flag(o, found->name, bar);
+        *(bool *)((char *)o + found->flag) = strcmp(found->name, "--quiet") != 0;
         return 1;
     }
     if (value == NULL || !read_value(o, found->name, value)) {
@@ -380,7 +379,8 @@ static int read_option(
  * status. */
 static int read_options(tool_options *o, const command *of, int argc, char **argv) {
     static int shown = -1;
-    bool bar = isatty(STDERR_FILENO) != 0, only_paths = false;
+    bool only_paths = false;
+    o->bar = isatty(STDERR_FILENO) != 0;
     o->paths = argv;
     for (int i = 2; i < argc;) {
         if (!only_paths && strcmp(argv[i], "--") == 0) {
@@ -391,13 +391,13 @@ static int read_options(tool_options *o, const command *of, int argc, char **arg
                 return tool_usage("a path is empty", "");
             argv[o->num_paths++] = argv[i++];
         } else {
-            int n = read_option(o, of, argv, i, argc, &bar);
+            int n = read_option(o, of, argv, i, argc);
             if (n == 0)
                 return TOOL_TROUBLE;
             i += n;
         }
     }
-    if (bar)
+    if (o->bar)
         o->progress = (hotbed_progress){.report = show_progress, .self = &shown};
     return 0;
 }

@@ -1,6 +1,7 @@
 /* checkpoint/tool/tool.h - the parts of hotbed-ckpt. */
 #pragma once
 
+#include "base/error.h"
 #include "checkpoint/chain.h"
 #include "checkpoint/rewrite.h"
 #include "hotbed/publish.h"
@@ -15,6 +16,7 @@ enum {
 
 typedef struct tool_options {
     bool json, quick, dry_run, unfinished, leave_damaged, ages, ignore_scores;
+    bool bar;                 /* show the progress */
     uint32_t ranks;           /* reshard; 0: not given */
     uint32_t route;           /* as hotbed_rewrite_options.route */
     uint64_t keep;            /* gc; 0: all complete checkpoints */
@@ -37,6 +39,11 @@ int tool_usage(const char *text, const char *value);
 
 /* Print text as a JSON string. A byte that is not UTF-8 becomes the four characters \xNN. */
 void tool_json_text(const char *text);
+
+/* End a command that wrote paths[1], and return its exit status. With --json, print the path and what `format`
+ * gives, further members that begin with a comma. */
+HOTBED_PRINTF(3, 4)
+int tool_wrote(const tool_options *options, hotbed_status status, const char *format, ...);
 
 /* A name for a person to read: control characters, which a terminal would obey, are escaped. */
 typedef struct tool_shown {

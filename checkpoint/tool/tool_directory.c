@@ -277,10 +277,10 @@ static void blame_parent(tool_entry *e, const tool_entry *parent) {
 static void set_orphans(const walk *w, size_t n) {
     for (size_t i = 0; i < w->num_increments; i++) {
         tool_entry *e = w->increments[i];
-        char id[HOTBED_DIGEST_DIGITS + 1];
-        hotbed_digest_text(e->parent, id);
         if (e->state == TOOL_ORPHANED && e->before == TOOL_NONE)
-            snprintf(e->text, sizeof e->text, "its parent %s was not found in this directory", id);
+            snprintf(
+                e->text, sizeof e->text, "its parent %s was not found in this directory",
+                hotbed_digest_text(e->parent).text);
         else if (e->state == TOOL_ORPHANED)
             blame_parent(e, &w->entries[e->before]);
     }
@@ -564,16 +564,16 @@ static breach find_breach(const tool_entry *entries, size_t n, size_t at) {
 static hotbed_status fail_not_found(
     const char *path, const tool_entry *increment, const char *directory, const tool_entry *entries,
     size_t n) {
-    char id[HOTBED_DIGEST_DIGITS + 1];
-    hotbed_digest_text(increment->parent, id);
+    const hotbed_digits id = hotbed_digest_text(increment->parent);
     for (size_t i = 0; i < n; i++)
         if (!entries[i].described && tool_is_broken(&entries[i]))
             return hotbed_fail(
                 HOTBED_ERR_STATE,
-                "%s: its parent %s was not found in %s; it may be %s, which is %s: %s", path, id,
-                directory, entries[i].name, tool_state_name(entries[i].state), entries[i].text);
+                "%s: its parent %s was not found in %s; it may be %s, which is %s: %s", path,
+                id.text, directory, entries[i].name, tool_state_name(entries[i].state),
+                entries[i].text);
     return hotbed_fail(
-        HOTBED_ERR_STATE, "%s: its parent %s was not found in %s", path, id, directory);
+        HOTBED_ERR_STATE, "%s: its parent %s was not found in %s", path, id.text, directory);
 }
 
 /* Fail because the chain of `path`, which follows entries[at], is not whole. */

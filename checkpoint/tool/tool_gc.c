@@ -182,15 +182,22 @@ static hotbed_status remove_named(const place *p, const char *name, const char *
         hotbed_last_error(), name, p->path, gone);
 }
 
+/* Check that an entry is what was listed. `found` is the result of the call that set *stat. */
+static hotbed_status check_same(
+    const place *p, const tool_entry *e, int found, const struct stat *stat) {
+    if (found != 0)
+        return fail_at("cannot look at", p, NULL, e->name);
+    return stat->st_dev == e->device && stat->st_ino == e->inode
+               ? HOTBED_OK
+               : hotbed_fail(HOTBED_ERR_STATE, "%s/%s was replaced meanwhile", p->path, e->name);
+}
+
 /* Remove a checkpoint. It is renamed first, so an interrupted removal leaves nothing that looks
  * like a checkpoint. With `dry`, only check that it can be removed. */
 static hotbed_status remove_open(const place *p, const tool_entry *e, DIR *files, bool dry) {
     char gone[TOOL_NAME_BYTES];
     struct stat stat;
-    if (fstat(dirfd(files), &stat) != 0)
-        return fail_at("cannot look at", p, NULL, e->name);
-    if (stat.st_dev != e->device || stat.st_ino != e->inode)
-        return hotbed_fail(HOTBED_ERR_STATE, "%s/%s was replaced meanwhile", p->path, e->name);
+    HOTBED_TRY(check_same(p, e, fstat(dirfd(files), &stat), &stat));
     HOTBED_TRY(check_files(p, files, e->name));
     if (dry)
         return HOTBED_OK;
@@ -203,10 +210,7 @@ static hotbed_status remove_open(const place *p, const tool_entry *e, DIR *files
 /* Remove an unfinished export that is a plain file. */
 static hotbed_status remove_file(const place *p, const tool_entry *e, bool dry) {
     struct stat stat;
-    if (fstatat(p->handle, e->name, &stat, AT_SYMLINK_NOFOLLOW) != 0)
-        return fail_at("cannot look at", p, NULL, e->name);
-    if (stat.st_dev != e->device || stat.st_ino != e->inode)
-        return hotbed_fail(HOTBED_ERR_STATE, "%s/%s was replaced meanwhile", p->path, e->name);
+    HOTBED_TRY(check_same(p, e, fstatat(p->handle, e->name, &stat, AT_SYMLINK_NOFOLLOW), &stat));
     return dry || unlinkat(p->handle, e->name, 0) == 0 ? HOTBED_OK
                                                        : fail_at("cannot remove", p, NULL, e->name);
 }

@@ -536,7 +536,6 @@ static hotbed_status check_owners(const dump *d, hotbed_key_type type) {
         return unknown_value(
             d, "dist_type", TOOL_ARG_DIST_TYPE, "roundrobin, hash_roundrobin or continuous");
     uint64_t keys[512];
-    char text[HOTBED_KEY_TEXT_BYTES];
     for (uint32_t r = 0; r < t->num_parts; r++)
         for (uint64_t at = 0; at < t->parts[r].rows; at += 512) {
             size_t n = t->parts[r].rows - at < 512 ? (size_t)(t->parts[r].rows - at) : 512;
@@ -550,7 +549,7 @@ static hotbed_status check_owners(const dump *d, hotbed_key_type type) {
                             HOTBED_ERR_UNSUPPORTED, t->name, keys[i], type,
                             "table '%s': nothing says which dist_type it has, and it is not "
                             "roundrobin: rank %" PRIu32 " of %" PRIu32 " has key %s",
-                            t->name, r, t->num_parts, hotbed_key_text(keys[i], type, text)),
+                            t->name, r, t->num_parts, hotbed_key_text(keys[i], type).text),
                         r);
         }
     return HOTBED_OK;
@@ -952,12 +951,5 @@ int tool_import(const tool_options *o) {
     hotbed_delete(s.import.tables);
     hotbed_delete(s.names);
     hotbed_delete(s.files);
-    if (status != HOTBED_OK)
-        return tool_fail(status);
-    if (o->json) {
-        printf("{\"path\": ");
-        tool_json_text(o->paths[1]);
-        printf(", \"tables\": %" PRIu32 "}\n", s.import.num_tables);
-    }
-    return TOOL_SAME;
+    return tool_wrote(o, status, ", \"tables\": %" PRIu32, s.import.num_tables);
 }

@@ -47,14 +47,7 @@ static int rewrite(const tool_options *o, uint32_t ranks) {
     if (ranks == 1 && o->route != 0)
         return tool_usage("--route needs --ranks of 2 or more: one shard has all rows", "");
     hotbed_status status = rewrite_chain(o->paths[0], o->paths[1], &options);
-    if (status != HOTBED_OK)
-        return tool_fail(status);
-    if (o->json) {
-        printf("{\"path\": ");
-        tool_json_text(o->paths[1]);
-        printf(", \"ranks\": %" PRIu32 "}\n", options.world);
-    }
-    return TOOL_SAME;
+    return tool_wrote(o, status, ", \"ranks\": %" PRIu32, options.world);
 }
 
 int tool_reshard(const tool_options *o) {
@@ -103,12 +96,5 @@ int tool_convert(const tool_options *o) {
     else if (status == HOTBED_OK)
         status = hotbed_checkpoint_export_h5(&hotbed_io_system, &chain, o->paths[1], &o->progress);
     hotbed_chain_close(&chain);
-    if (status != HOTBED_OK)
-        return tool_fail(status);
-    if (o->json) {
-        printf("{\"path\": ");
-        tool_json_text(o->paths[1]);
-        printf("}\n");
-    }
-    return TOOL_SAME;
+    return tool_wrote(o, status, "%s", "");
 }

@@ -91,12 +91,5 @@ int tool_publish(const tool_options *o) {
     close_table(&p);
     hotbed_delete(p.tables);
     hotbed_chain_close(&p.chain);
-    if (status != HOTBED_OK)
-        return tool_fail(status);
-    if (o->json) {
-        printf("{\"path\": ");
-        tool_json_text(o->paths[1]);
-        printf(", \"cut\": %" PRIu64 ", \"rows\": %" PRIu64 "}\n", number, p.rows);
-    }
-    return TOOL_SAME;
+    return tool_wrote(o, status, ", \"cut\": %" PRIu64 ", \"rows\": %" PRIu64, number, p.rows);
 }

@@ -24,9 +24,6 @@ static void time_text(uint64_t ns, char text[32]) {
 /* --- list ------------------------------------------------------------------------------------------------ */
 
 static void list_json(const tool_entry *e) {
-    char id[HOTBED_DIGEST_DIGITS + 1], parent[HOTBED_DIGEST_DIGITS + 1];
-    hotbed_digest_text(e->id, id);
-    hotbed_digest_text(e->parent, parent);
     printf("{\"name\": ");
     tool_json_text(e->name);
     printf(", \"state\": \"%s\"", tool_state_name(e->state));
@@ -35,7 +32,9 @@ static void list_json(const tool_entry *e) {
         tool_json_text(e->text);
     } else if (e->described) {
         printf(", \"kind\": \"%s\"", e->increment ? "delta" : "full");
-        printf(", \"id\": \"%s\", \"parent\": \"%s\"", id, e->increment ? parent : "");
+        printf(
+            ", \"id\": \"%s\", \"parent\": \"%s\"", hotbed_digest_text(e->id).text,
+            e->increment ? hotbed_digest_text(e->parent).text : "");
         printf(
             ", \"step\": %" PRIu64 ", \"created_unix_ns\": %" PRIu64 ", \"ranks\": %" PRIu32
             ", \"tables\": %" PRIu32 ", \"rows\": %" PRIu64 ", \"bytes\": %" PRIu64,
@@ -96,8 +95,6 @@ int tool_list(const tool_options *o) {
 static void inspect_table(const hotbed_manifest *m, uint32_t number, bool json) {
     const hotbed_manifest_table *t = &m->tables[number];
     uint64_t counted = 0, erased = 0, bytes = 0;
-    char content[HOTBED_DIGEST_DIGITS + 1];
-    hotbed_digest_text(t->content, content);
     for (uint32_t s = 0; s < m->world; s++) {
         const hotbed_manifest_part *part = &m->parts[(uint64_t)number * m->world + s];
         counted += part->counted;
@@ -117,7 +114,7 @@ static void inspect_table(const hotbed_manifest *m, uint32_t number, bool json) 
                " route %s storage %s content %s\n",
         t->name, kinds[t->kind], hotbed_dtype_name(t->dtype), hotbed_dtype_name(t->state_dtype),
         t->dim, t->rows, counted, erased, bytes, route, hotbed_manifest_origin(m, t)->name,
-        content);
+        hotbed_digest_text(t->content).text);
 }
 
 static const char *const poolings[] = {"none", "sum", "mean"};
@@ -134,15 +131,13 @@ static void inspect_storage(const hotbed_manifest_storage *s, bool json) {
 }
 
 static void inspect_json(const hotbed_manifest *m) {
-    char id[HOTBED_DIGEST_DIGITS + 1], parent[HOTBED_DIGEST_DIGITS + 1];
-    hotbed_digest_text(m->id, id);
-    hotbed_digest_text(m->parent, parent);
     printf(
         "\"format\": %d, \"id\": \"%s\", \"kind\": \"%s\", \"parent\": \"%s\", "
         "\"step\": %" PRIu64 ", \"created_unix_ns\": %" PRIu64 ", \"writer\": \"%s\", "
         "\"ranks\": %" PRIu32 ", \"block_bytes\": %" PRIu32 ", \"storages\": [",
-        HOTBED_FORMAT, id, m->increment ? "delta" : "full", m->increment ? parent : "", m->step,
-        m->created_ns, m->writer, m->world, m->block_bytes);
+        HOTBED_FORMAT, hotbed_digest_text(m->id).text, m->increment ? "delta" : "full",
+        m->increment ? hotbed_digest_text(m->parent).text : "", m->step, m->created_ns, m->writer,
+        m->world, m->block_bytes);
     for (uint32_t i = 0; i < m->num_storages; i++) {
         printf(i == 0 ? "" : ",\n ");
         inspect_storage(&m->storages[i], true);
@@ -160,13 +155,13 @@ static void inspect_json(const hotbed_manifest *m) {
 }
 
 static void inspect_text(const hotbed_manifest *m) {
-    char id[HOTBED_DIGEST_DIGITS + 1], parent[HOTBED_DIGEST_DIGITS + 1], when[32];
-    hotbed_digest_text(m->id, id);
-    hotbed_digest_text(m->parent, parent);
+    char when[32];
     time_text(m->created_ns, when);
-    printf("format %d, %s, id %s\n", HOTBED_FORMAT, m->increment ? "delta" : "full", id);
+    printf(
+        "format %d, %s, id %s\n", HOTBED_FORMAT, m->increment ? "delta" : "full",
+        hotbed_digest_text(m->id).text);
     if (m->increment)
-        printf("parent %s\n", parent);
+        printf("parent %s\n", hotbed_digest_text(m->parent).text);
     printf(
         "step %" PRIu64 ", created %s by %s\n%" PRIu32 " rank%s, blocks of %" PRIu32 " bytes\n",
         m->step, when, m->writer, m->world, m->world == 1 ? "" : "s", m->block_bytes);

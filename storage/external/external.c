@@ -203,14 +203,13 @@ static hotbed_status end(
 static hotbed_status check_flags(
     const hotbed_external *external, uint32_t t, uint64_t n, const uint64_t *keys,
     const uint8_t *flags) {
-    char text[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++)
         if (flags[i] > 1)
             return hotbed_error_key(
                 hotbed_fail_table_value(
                     HOTBED_ERR_CORRUPT, external->tables[t].name, "flag", flags[i],
                     "store %s: table %s, key %s: flag %u is not 0 or 1", external->calls.name,
-                    external->tables[t].name, hotbed_key_text(keys[i], external->key_type, text),
+                    external->tables[t].name, hotbed_key_text(keys[i], external->key_type).text,
                     flags[i]),
                 keys[i], (uint32_t)external->key_type);
     return HOTBED_OK;
@@ -220,7 +219,6 @@ static hotbed_status check_checksums(
     const hotbed_external *external, uint32_t number, uint64_t n, const uint64_t *keys,
     const uint8_t *found, const void *rows) {
     const own_table *t = &external->tables[number];
-    char text[HOTBED_KEY_TEXT_BYTES];
     for (uint64_t i = 0; i < n; i++) {
         if (found != NULL && found[i] == 0)
             continue;
@@ -230,7 +228,7 @@ static hotbed_status check_checksums(
             return hotbed_fail_table_key(
                 HOTBED_ERR_CORRUPT, t->name, keys[i], (uint32_t)external->key_type,
                 "store %s: table %s, key %s: the row is damaged", external->calls.name, t->name,
-                hotbed_key_text(keys[i], external->key_type, text));
+                hotbed_key_text(keys[i], external->key_type).text);
     }
     return HOTBED_OK;
 }

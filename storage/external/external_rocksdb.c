@@ -145,10 +145,9 @@ static hotbed_status fail_rocksdb(hotbed_external_call *call, char *error) {
 static hotbed_status fail_length(
     hotbed_external_call *call, const table *t, uint64_t key, size_t bytes) {
     unsigned long long want = METADATA_BYTES + t->row_bytes;
-    char text[HOTBED_KEY_TEXT_BYTES];
     snprintf(
         call->reason, sizeof call->reason, "key %s: a value of %zu bytes where rows have %llu",
-        hotbed_key_text(key, (hotbed_key_type)0, text), bytes, want);
+        hotbed_key_text(key, (hotbed_key_type)0).text, bytes, want);
     return HOTBED_ERR_CORRUPT;
 }
 

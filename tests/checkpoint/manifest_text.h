@@ -10,9 +10,9 @@
 /* Append "end <digest>" to `bytes` bytes of text; return the total length.  The text has capacity for 40
  * bytes more. */
 static inline size_t manifest_text_sign(char *text, size_t bytes) {
-    char digest[HOTBED_DIGEST_DIGITS + 1];
-    hotbed_digest_text(hotbed_digest_of(text, bytes), digest);
-    return bytes + (size_t)snprintf(text + bytes, 40, "end %s\n", digest);
+    return bytes + (size_t)snprintf(
+                       text + bytes, 40, "end %s\n",
+                       hotbed_digest_text(hotbed_digest_of(text, bytes)).text);
 }
 
 /* The number of bytes before the last line. */

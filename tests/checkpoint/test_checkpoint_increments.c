@@ -344,12 +344,10 @@ static void increments_out_of_order_are_refused(hotbed_backend backend) {
     }
     /* The message names the parent's id, and the checkpoint before with its own. */
     hotbed_manifest first = ranks_manifest(p[0]), second = ranks_manifest(p[1]);
-    char wanted[HOTBED_DIGEST_DIGITS + 1], found[HOTBED_DIGEST_DIGITS + 1], text_of[1024];
-    hotbed_digest_text(second.id, wanted);
-    hotbed_digest_text(first.id, found);
+    char text_of[1024];
     snprintf(
-        text_of, sizeof text_of, "its parent has the id %s, but %s has the id %s", wanted, p[0],
-        found);
+        text_of, sizeof text_of, "its parent has the id %s, but %s has the id %s",
+        hotbed_digest_text(second.id).text, p[0], hotbed_digest_text(first.id).text);
     CHECK_STATUS(load_all(&to, p[0], p + 2, 1), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), text_of) != NULL);
     hotbed_manifest_free(&first);

@@ -71,9 +71,9 @@ static void the_bucket_hash_is_frozen(hotbed_backend backend) {
 }
 
 static void digests_are_xxh3_128(hotbed_backend backend) {
-    char text[HOTBED_DIGEST_DIGITS + 1];
-    hotbed_digest_text(hotbed_digest_of("", 0), text);
-    CHECK_STRING(text, "99aa06d3014798d86001c324468d497f"); /* xxHash's own test vector */
+    CHECK_STRING(/* xxHash's own test vector */
+                 hotbed_digest_text(hotbed_digest_of("", 0)).text,
+                 "99aa06d3014798d86001c324468d497f");
     hotbed_digest one = {.low = 1, .high = 2}, most = {.low = UINT64_MAX, .high = UINT64_MAX};
     hotbed_digest sum = hotbed_digest_add(one, most); /* with a carry and a wrap-around */
     CHECK_EQ(sum.low, 0);

@@ -64,11 +64,10 @@ typedef struct late_files {
 static int list_then_create(
     void *self, int directory, void (*each)(void *context, const char *name), void *context) {
     late_files *late = self;
-    char name[32];
     int status = hotbed_io_system.list(NULL, directory, each, context);
     if (late->left > 0) {
-        hotbed_shard_name(late->left--, WORLD, name);
-        int file = hotbed_io_system.open(NULL, directory, name, HOTBED_IO_CREATE);
+        int file = hotbed_io_system.open(
+            NULL, directory, hotbed_shard_name(late->left--, WORLD).text, HOTBED_IO_CREATE);
         CHECK(file >= 0);
         CHECK_EQ(hotbed_io_system.close(NULL, file), 0);
     }
@@ -314,9 +313,9 @@ static void a_changed_length_of_any_shard_is_found(hotbed_backend backend) {
     ranks_save(&r, sample_path("c"));
     hotbed_manifest m = ranks_manifest(sample_path("c"));
     for (uint32_t s = 0; s < WORLD; s++) {
-        char name[48] = "c/";
+        char name[48];
         size_t bytes;
-        hotbed_shard_name(s, WORLD, name + 2);
+        snprintf(name, sizeof name, "c/%s", hotbed_shard_name(s, WORLD).text);
         unsigned char *data = sample_read_file(sample_path(name), &bytes);
         uint64_t places[2 * RANKS_TABLES * HOTBED_COLUMNS + 6], n = 0;
         places[n++] = 0;
@@ -352,9 +351,9 @@ static void a_flipped_bit_of_any_shard_is_found(hotbed_backend backend) {
     ranks_save(&r, sample_path("c"));
     hotbed_manifest m = ranks_manifest(sample_path("c"));
     for (uint32_t s = 0; s < WORLD; s++) {
-        char name[48] = "c/";
+        char name[48];
         size_t bytes;
-        hotbed_shard_name(s, WORLD, name + 2);
+        snprintf(name, sizeof name, "c/%s", hotbed_shard_name(s, WORLD).text);
         unsigned char *data = sample_read_file(sample_path(name), &bytes);
         for (int i = 0, flips = hotbed_test_is_small() ? 30 : 120; i < flips; i++) {
             bool metadata = i < flips / 2;

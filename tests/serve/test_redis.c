@@ -187,7 +187,8 @@ static void a_reader_of_redis_answers_each_cut(hotbed_backend backend) {
 
 /* Write the rows of a base as another publisher whose numbers are higher, and no record. */
 static hotbed_status publish_other(world *w) {
-    char path[640], other[512], name[64];
+    char path[640], other[512];
+    hotbed_cut_file name = hotbed_rows_name(1, 0);
     hotbed_publish_options options = {.size = sizeof options};
     hotbed_publisher *half = NULL;
     hotbed_redis_sink *sink = NULL;
@@ -197,18 +198,17 @@ static hotbed_status publish_other(world *w) {
     CHECK_OK(hotbed_publisher_publish(half, 1, w->stream));
     CHECK_OK(hotbed_publisher_wait(half));
     hotbed_publisher_destroy(half);
-    hotbed_rows_name(name, 1, 0);
-    snprintf(path, sizeof path, "%s/%s", other, name);
+    snprintf(path, sizeof path, "%s/%s", other, name.text);
     unsigned char *data = sample_read_file(path, &bytes);
     CHECK(data != NULL);
     hotbed_rows_head *head = (void *)data;
     head->number = 1000 + w->step;
-    hotbed_rows_name(name, head->number, 0);
+    name = hotbed_rows_name(head->number, 0);
     const uint64_t front = hotbed_rows_front_bytes(head->tables) - sizeof(hotbed_digest);
     const hotbed_digest digest = hotbed_digest_of(data, front);
     memcpy(data + front, &digest, sizeof digest);
     CHECK_OK(hotbed_redis_sink_create(&w->redis, &sink));
-    hotbed_status status = hotbed_redis_sink_file(sink, name, data, bytes);
+    hotbed_status status = hotbed_redis_sink_file(sink, name.text, data, bytes);
     hotbed_redis_sink_destroy(sink);
     free(data);
     sample_remove(other);
@@ -314,7 +314,8 @@ static void rows_of_all_ranks_precede_the_record(hotbed_backend backend) {
     member members[RANKS];
     void *files[RANKS + 1];
     size_t bytes[RANKS + 1];
-    char names[RANKS + 1][HOTBED_CUT_NAME_BYTES], path[640];
+    hotbed_cut_file names[RANKS + 1];
+    char path[640];
     hotbed_redis_sink *sinks[RANKS];
     world_open(&w, backend, 0);
     CHECK_OK(hotbed_comm_create_threads(NULL, RANKS, comms));
@@ -327,12 +328,12 @@ static void rows_of_all_ranks_precede_the_record(hotbed_backend backend) {
     for (uint32_t r = 0; r <= RANKS; r++) {
         if (r < RANKS) {
             hotbed_comm_destroy(comms[r]);
-            hotbed_rows_name(names[r], 1, r);
+            names[r] = hotbed_rows_name(1, r);
             CHECK_OK(hotbed_redis_sink_create(&w.redis, &sinks[r]));
         } else {
-            hotbed_cut_name(names[r], 1);
+            names[r] = hotbed_cut_name(1);
         }
-        snprintf(path, sizeof path, "%.500s/%s", w.directory, names[r]);
+        snprintf(path, sizeof path, "%.500s/%s", w.directory, names[r].text);
         files[r] = sample_read_file(path, &bytes[r]);
         CHECK(files[r] != NULL);
     }
@@ -347,7 +348,7 @@ static void rows_of_all_ranks_precede_the_record(hotbed_backend backend) {
             } else {
                 const uint32_t f = *at == 'c' ? RANKS : (uint32_t)(*at - '0');
                 CHECK_STATUS(
-                    hotbed_redis_sink_file(sinks[f % RANKS], names[f], files[f], bytes[f]),
+                    hotbed_redis_sink_file(sinks[f % RANKS], names[f].text, files[f], bytes[f]),
                     f == RANKS && !last ? HOTBED_ERR_STATE : HOTBED_OK);
             }
         }
@@ -373,7 +374,8 @@ static void rows_of_all_ranks_precede_the_record(hotbed_backend backend) {
 /* A publisher that is started again may use the number of a cut that never got its name. */
 static void rows_of_another_run_are_not_seen(hotbed_backend backend) {
     world w;
-    char path[640], name[64];
+    char path[640];
+    hotbed_cut_file name = hotbed_rows_name(1, 0);
     world_open(&w, backend, 0);
     for (int i = 0; i < 12; i++) {
         open_publisher(&w, 100);
@@ -384,11 +386,11 @@ static void rows_of_another_run_are_not_seen(hotbed_backend backend) {
         const uint64_t number = served_newest(w.directory); /* Redis has rows of it */
         hotbed_publisher_destroy(w.publisher);
         w.publisher = NULL;
-        hotbed_cut_name(name, number);
-        snprintf(path, sizeof path, "%.500s/%s", w.directory, name);
+        name = hotbed_cut_name(number);
+        snprintf(path, sizeof path, "%.500s/%s", w.directory, name.text);
         CHECK_EQ(unlink(path), 0);
-        hotbed_rows_name(name, number, 0);
-        snprintf(path, sizeof path, "%.500s/%s", w.directory, name);
+        name = hotbed_rows_name(number, 0);
+        snprintf(path, sizeof path, "%.500s/%s", w.directory, name.text);
         CHECK_EQ(unlink(path), 0);
         CHECK_OK(
             hotbed_storage_clear(w.storage, 0, w.stream)); /* so that the next base has fewer */
@@ -407,13 +409,13 @@ static void rows_of_another_run_are_not_seen(hotbed_backend backend) {
 /* The sink believes no byte of a file of rows. */
 static void a_damaged_file_is_not_written(hotbed_backend backend) {
     world w;
-    char path[640], name[64];
+    char path[640];
+    hotbed_cut_file name = hotbed_rows_name(1, 0);
     size_t bytes = 0;
     world_open(&w, backend, 0);
     open_publisher(&w, 100);
     CHECK_OK(publish(&w));
-    hotbed_rows_name(name, 1, 0);
-    snprintf(path, sizeof path, "%.500s/%s", w.directory, name);
+    snprintf(path, sizeof path, "%.500s/%s", w.directory, name.text);
     unsigned char *data = sample_read_file(path, &bytes);
     CHECK(data != NULL);
     const hotbed_rows_table *tables = (const void *)(data + sizeof(hotbed_rows_head));
@@ -431,7 +433,7 @@ static void a_damaged_file_is_not_written(hotbed_backend backend) {
             continue;
         data[at] ^= (unsigned char)(1U << hotbed_test_below(8));
         const unsigned char kept = data[at];
-        hotbed_status status = hotbed_redis_sink_file(w.sink, name, data, bytes);
+        hotbed_status status = hotbed_redis_sink_file(w.sink, name.text, data, bytes);
         CHECK(status == HOTBED_ERR_CORRUPT || status == HOTBED_ERR_UNSUPPORTED);
         CHECK_EQ(data[at], kept);
         free(data);
@@ -439,13 +441,13 @@ static void a_damaged_file_is_not_written(hotbed_backend backend) {
         tables = (const void *)(data + sizeof(hotbed_rows_head));
     }
     for (size_t n = 0; n < bytes; n += 1 + n / 8)
-        CHECK_STATUS(hotbed_redis_sink_file(w.sink, name, data, n), HOTBED_ERR_CORRUPT);
-    hotbed_rows_name(name, 2, 0);
-    CHECK_STATUS(hotbed_redis_sink_file(w.sink, name, data, bytes), HOTBED_ERR_CORRUPT);
-    CHECK_STRING(hotbed_last_error_detail()->path, name);
+        CHECK_STATUS(hotbed_redis_sink_file(w.sink, name.text, data, n), HOTBED_ERR_CORRUPT);
+    name = hotbed_rows_name(2, 0);
+    CHECK_STATUS(hotbed_redis_sink_file(w.sink, name.text, data, bytes), HOTBED_ERR_CORRUPT);
+    CHECK_STRING(hotbed_last_error_detail()->path, name.text);
     CHECK(hotbed_last_error_detail()->value == 1);
-    hotbed_rows_name(name, 1, 1);
-    CHECK_STATUS(hotbed_redis_sink_file(w.sink, name, data, bytes), HOTBED_ERR_CORRUPT);
+    name = hotbed_rows_name(1, 1);
+    CHECK_STATUS(hotbed_redis_sink_file(w.sink, name.text, data, bytes), HOTBED_ERR_CORRUPT);
     CHECK_STATUS(look(&w), HOTBED_ERR_STATE); /* and nothing is there */
     free(data);
     world_close(&w);
@@ -507,13 +509,13 @@ static void redis_without_memory_fails_the_cut(hotbed_backend backend) {
 /* A connection that fails before its policy is known is not used later without the check. */
 static void the_policy_is_checked_after_any_failure(hotbed_backend backend) {
     world w;
-    char path[640], name[64];
+    char path[640];
+    hotbed_cut_file name = hotbed_rows_name(1, 0);
     size_t bytes = 0;
     world_open(&w, backend, 0);
     open_publisher(&w, 100);
     CHECK_OK(publish(&w));
-    hotbed_rows_name(name, 1, 0);
-    snprintf(path, sizeof path, "%.500s/%s", w.directory, name);
+    snprintf(path, sizeof path, "%.500s/%s", w.directory, name.text);
     void *data = sample_read_file(path, &bytes);
     CHECK(data != NULL);
     redis_server_call(&w.server, "CONFIG SET maxmemory-policy allkeys-lru");
@@ -521,10 +523,10 @@ static void the_policy_is_checked_after_any_failure(hotbed_backend backend) {
     for (uint64_t n = 1; reached; n++) {
         redis_server_call(&w.server, "CLIENT KILL TYPE normal SKIPME yes");
         fault_arm(n);
-        const hotbed_status status = hotbed_redis_sink_file(w.sink, name, data, bytes);
+        const hotbed_status status = hotbed_redis_sink_file(w.sink, name.text, data, bytes);
         reached = fault_disarm();
         CHECK(status == HOTBED_ERR_MEMORY || status == HOTBED_ERR_IO || status == HOTBED_ERR_STATE);
-        CHECK_STATUS(hotbed_redis_sink_file(w.sink, name, data, bytes), HOTBED_ERR_STATE);
+        CHECK_STATUS(hotbed_redis_sink_file(w.sink, name.text, data, bytes), HOTBED_ERR_STATE);
         CHECK(strstr(hotbed_last_error(), "allkeys-lru") != NULL);
     }
     free(data);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import warnings
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NoReturn, Optional,
 import torch
 import torch.distributed as dist
 
-from hotbed.compat.dynamicemb._dumps import Dump, refuse_duplicates
+from hotbed.compat.dynamicemb._dumps import Dump, read_meta, refuse_duplicates
 from hotbed.compat.dynamicemb.dynamicemb_config import (
     BATCH_SIZE_PER_DUMP,
     DynamicEmbScoreStrategy,
@@ -141,6 +140,17 @@ class _View:
     def max_value_dim(self) -> int:
         """Return the largest number of elements in a row and its states."""
         return max(self.value_dim(t) for t in range(self.num_tables))
+
+    def embedding_dims(self, on_device: bool = False) -> torch.Tensor:
+        """Return the dims of all tables, int64."""
+        return torch.tensor(
+            [t.dim for t in self.hotbed.tables], device=self.hotbed.device if on_device else torch.device("cpu")
+        )
+
+    def all_dims_vec4(self) -> bool:
+        """Whether all dims are multiples of 4."""
+        dims = range(self.num_tables)
+        return all(self.embedding_dim(t) % 4 == 0 and self.value_dim(t) % 4 == 0 for t in dims)
 
     def init_optimizer_state(self) -> float:
         """Return the initial value of states."""
@@ -289,6 +299,14 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
                 parts["scores"].to(device),
             )
 
+    def incremental_dump(self, table_id: int, threshold: int, pg: Optional[Any]) -> Tuple[torch.Tensor, torch.Tensor]:
+        """Return the keys whose score (or time, if keys have one) is at least ``threshold``, and their float32 rows.
+
+        With a process group of several ranks, each rank gets the rows of all ranks.
+        """
+        keys, values, _, _ = self.delta(table_id, threshold, pg, 0)
+        return keys, values
+
     def delta(
         self, table_id: int, threshold: int, pg: Optional[Any], now: int
     ) -> Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor], torch.Tensor]:
@@ -328,6 +346,8 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
     def erase_keys(self, table_id: int, keys: torch.Tensor, mode: EvictedItemMode = EvictedItemMode.DISCARD) -> int:
         """Remove keys of a table; see :meth:`.BatchedDynamicEmbeddingTablesV2.erase`."""
         return self.hotbed.erase_rows(table_id, keys, EvictedItemMode.RETAIN_KEY in mode)
+
+    erase = erase_keys
 
     def pop_evicted_keys(self, table_id: int) -> torch.Tensor:
         """Return the keys that were evicted since the last call; see :meth:`.Tables.pop_evicted`."""
@@ -434,54 +454,107 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
 
     # --- files ----------------------------------------------------------------------------------
 
-    def dump(self, table_id: int, meta_path: Optional[str], paths: Sequence[str], current_score: int, now: int) -> None:
-        """Write a table to dynamicemb's files: int64 keys, float32 rows, int64 scores, float32 states.
+    def dump(
+        self,
+        table_id: int,
+        meta_json_file_path: str,
+        emb_key_path: str,
+        embedding_file_path: str,
+        score_file_path: Optional[str],
+        opt_file_path: Optional[str],
+        include_optim: bool = True,
+        include_meta: bool = True,
+        current_score: Optional[int] = None,
+        timestamp: int = 0,
+        now: int = 0,
+    ) -> None:
+        """Write a table to dynamicemb's files: int64 keys, float32 rows and states, int64 scores.
 
         A TIMESTAMP score is written as the key's age in nanoseconds, since clocks differ between runs; ``now`` is the
         time from which ages count, in microseconds, the same for all ranks.  The JSON file has it as ``hotbed_time``.
-
-        Args:
-            table_id: number of the table.
-            meta_path: path of the JSON file; None: another rank writes it.
-            paths: of the files, without the last one if states are not written.
-            current_score: for the JSON file.
-            now: see above.
         """
         options = self.hotbed.options[table_id]
         strategy = _strategy(options)
         timed = score_strategy_has_timestamp_column(strategy)
         now = max(now, self.hotbed.now(table_id)) if timed else 0
-        if meta_path is not None:
+        if include_meta:
             meta = {
                 **self._optimizer.get_opt_args(),
                 "evict_strategy": str(options.evict_strategy.value),
                 "dist_type": options.dist_type,
-                "step_score": current_score,
             }
+            if current_score is not None:
+                meta["step_score"] = current_score
             if timed:
                 meta["hotbed_time"] = now
             if isinstance(strategy, tuple):
                 meta["score_strategy"] = ",".join(part.name for part in strategy)
-            with open(meta_path, "w") as file:
+            with open(meta_json_file_path, "w") as file:
                 json.dump(meta, file)
         width = self._optimizer.get_ckpt_state_dim(self.embedding_dim(table_id))
-        with contextlib.ExitStack() as stack:
-            files = [stack.enter_context(open(path, "wb")) for path in paths]
+        files = [open(p, "wb") if p else None for p in (emb_key_path, embedding_file_path, score_file_path)]
+        files.append(open(opt_file_path, "wb") if include_optim and opt_file_path else None)
+        try:
             for keys, parts in self.hotbed.export(table_id, BATCH_SIZE_PER_DUMP):
                 states = self._states(table_id, parts)
-                scores = _scores_to_file(strategy, parts, now)
-                columns = (keys, parts["weight"].float(), scores, None if states is None else states[:, :width])
+                columns = (
+                    keys,
+                    parts["weight"].float(),
+                    _scores_to_file(strategy, parts, now),
+                    None if states is None else states[:, :width],
+                )
                 for to, column in zip(files, columns):
-                    if column is not None:
+                    if to is not None and column is not None:
                         to.write(column.contiguous().cpu().numpy().tobytes())
+        finally:
+            for to in files:
+                if to is not None:
+                    to.close()
+
+    def load(
+        self,
+        table_id: int,
+        meta_json_file_path: str,
+        emb_key_path: str,
+        embedding_file_path: str,
+        score_file_path: Optional[str],
+        opt_file_path: Optional[str],
+        include_optim: bool = True,
+        timestamp: int = 0,
+        keep: Optional[Any] = None,
+    ) -> Optional[int]:
+        """Read a table from dynamicemb's files; rows of other keys stay; see :meth:`dump`.
+
+        Args:
+            table_id: number of the table.
+            meta_json_file_path: path of the JSON file, which says what the other files contain.
+            emb_key_path: path of the file of keys.
+            embedding_file_path: path of the file of rows.
+            score_file_path: path of the file of scores; None: the rows get the current score.
+            opt_file_path: path of the file of states; None: the rows get the initial state.
+            include_optim: read the states, if the dump's optimizer is the tables' optimizer.
+            timestamp: ignored.
+            keep: function that maps keys to a mask of the keys that this rank owns; None: all.
+
+        Returns:
+            The dump's step, or None.
+
+        Raises:
+            FileError: the file of keys or of rows does not exist.
+            ValueError: the dump has another order of eviction, ``dist_type`` or dim, or a type that Hotbed does not
+                have; it has states, and the JSON file does not name their optimizer or lacks one of its parameters;
+                its files' lengths do not match; or a key occurs twice.  Nothing is loaded.
+        """
+        meta = read_meta(meta_json_file_path)
+        paths = (emb_key_path, embedding_file_path, score_file_path, opt_file_path)
+        dumps = [self.open_dump(table_id, meta, paths, include_optim)]
+        self.check_dumps(table_id, dumps, keep)
+        return self.load_dumps(table_id, meta, dumps, keep, include_optim)
 
     def open_dump(
         self, table_id: int, meta: Dict[str, Any], paths: Sequence[Optional[str]], include_optim: bool
     ) -> Dump:
-        """Open and check a rank's files of a table: keys, rows, scores and states.
-
-        See :meth:`.BatchedDynamicEmbeddingTablesV2.load`.
-        """
+        """Open and check a rank's files of a table, keys, rows, scores and states; see :meth:`load`."""
         options, dim = self.hotbed.options[table_id], self.embedding_dim(table_id)
         self._check_meta(meta, options)
         width = self._optimizer.get_ckpt_state_dim(dim)
@@ -505,7 +578,7 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
     def load_dumps(
         self, table_id: int, meta: Dict[str, Any], dumps: List[Dump], keep: Optional[Any], include_optim: bool
     ) -> Optional[int]:
-        """Load a table from the files of one rank or of several; see :meth:`.BatchedDynamicEmbeddingTablesV2.load`."""
+        """Load a table from the files of one rank or of several; see :meth:`load`."""
         strategy, table = _strategy(self.hotbed.options[table_id]), self.hotbed.tables[table_id]
         base = self._base(table_id, meta, dumps)
         order = _pair(meta, strategy)
@@ -669,6 +742,11 @@ class HybridStorage(_Rows):
         return [DynamicEmbTableState(self.hotbed, "upper"), DynamicEmbTableState(self.hotbed, "lower")]
 
 
+def flush_cache(cache: DynamicEmbCache, storage: Any) -> None:
+    """Write changed rows of the upper tier to the lower tier, or to the external storage."""
+    cache.hotbed.flush()
+
+
 def export_keys_values_iter(
     state: DynamicEmbTableState, device: torch.device, batch_size: int = 65536, table_id: int = 0
 ) -> Iterator[Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor], torch.Tensor]]:
@@ -699,6 +777,7 @@ __all__ = [
     "HybridStorage",
     "Storage",
     "export_keys_values_iter",
+    "flush_cache",
     "load_from_flat",
     "load_from_flat_single_table",
 ]

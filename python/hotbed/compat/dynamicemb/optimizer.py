@@ -248,6 +248,16 @@ def create_optimizer(
     return known[value](args, dtype)
 
 
+def string_to_opt_type(optimizer_str: str) -> OptimType:
+    """Return the kind with a name such as ``exact_adagrad``.
+
+    Raises:
+        ValueError: no kind has this name.
+    """
+    ftrl = DynamicEmbOptimType.FTRL
+    return ftrl if optimizer_str == ftrl.value else EmbOptimType(optimizer_str)
+
+
 def truncate_optimizer_states_for_checkpoint(
     optimizer: BaseDynamicEmbeddingOptimizer, emb_dim: int, opt_states: torch.Tensor
 ) -> torch.Tensor:

@@ -11,7 +11,9 @@ import torch
 
 KEY_TYPE = torch.int64
 EMBEDDING_TYPE = torch.float32
+SCORE_TYPE = torch.int64
 OPT_STATE_TYPE = torch.float32
+COUNTER_TYPE = torch.int64
 DEMB_TABLE_ALIGN_SIZE = 16
 BUCKET_ALIGNMENT = DEMB_TABLE_ALIGN_SIZE
 #: A bucket capacity that means: the whole table is one bucket.  Hotbed has its own bucket size and ignores it.
@@ -19,6 +21,15 @@ MAX_BUCKET_CAPACITY = 2**63 - 1
 
 OptionsT = TypeVar("OptionsT")
 OptimizerT = TypeVar("OptimizerT")
+
+
+class MemoryType(enum.Enum):
+    """Where memory is allocated."""
+
+    DEVICE = "device"
+    MANAGED = "managed"
+    PINNED_HOST = "pinned_host"
+    HOST = "host"
 
 
 class DynamicEmbInitializerMode(enum.Enum):

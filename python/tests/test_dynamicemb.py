@@ -43,7 +43,9 @@ from hotbed.compat.dynamicemb import (
     batched_dynamicemb_tables,
 )
 from hotbed.compat.dynamicemb.incremental_dump import get_score, incremental_dump, replay_increment
-from hotbed.compat.dynamicemb.types import CopyMode, Storage
+from hotbed.compat.dynamicemb.key_value_table import flush_cache
+from hotbed.compat.dynamicemb.optimizer import string_to_opt_type
+from hotbed.compat.dynamicemb.types import CopyMode, MemoryType, Storage
 from hotbed.compat.dynamicemb.utils import ranks_of_keys
 from hotbed.errors import ArgumentError, FileError, FullError, StateError, UnsupportedError
 from hotbed.torch import _storage
@@ -85,6 +87,24 @@ def rows(tables, name="t"):
 
 def test_all_names_exist():
     assert all(hasattr(dynamicemb, name) for name in dynamicemb.__all__)
+
+
+def test_views_of_tables_have_the_calls_of_dynamicemb(tmp_path):
+    """Programs call them; nothing of the package does."""
+    model, other = module(), module()
+    view = model.tables
+    model(torch.tensor([3, 5]), torch.tensor([0, 1, 2])).sum().backward()
+    assert view.embedding_dims().tolist() == [DIM] and view.all_dims_vec4() == (DIM % 4 == 0)
+    keys, values = view.incremental_dump(0, 0, None)
+    assert {int(k): v.tolist() for k, v in zip(keys, values)} == rows(model)
+    paths = [str(tmp_path / name) for name in ("meta.json", "keys", "values", "scores", "states")]
+    view.dump(0, *paths)
+    other.tables.load(0, *paths)
+    assert rows(other) == rows(model)
+    other.tables.erase(0, torch.tensor([3]))
+    assert set(rows(other)) == {5}
+    assert callable(flush_cache) and MemoryType("device") is MemoryType.DEVICE
+    assert string_to_opt_type("exact_adagrad") is EmbOptimType.EXACT_ADAGRAD
 
 
 def test_no_files_import_each_other_in_a_circle():

@@ -798,9 +798,21 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
                 continue
             if dist.is_initialized():
                 dist.barrier(group=pg)
-            meta = encode_meta_json_file_path(save_dir, name) if rank == 0 else None
-            paths = [encode_checkpoint_file_path(save_dir, name, rank, world, item) for item in _ITEMS]
-            self._view().dump(number, meta, paths if optim else paths[:3], self._step(number), now)
+            keys, values, scores, states = [
+                encode_checkpoint_file_path(save_dir, name, rank, world, item) for item in _ITEMS
+            ]
+            self._view().dump(
+                number,
+                encode_meta_json_file_path(save_dir, name),
+                keys,
+                values,
+                scores,
+                states,
+                include_optim=optim,
+                include_meta=rank == 0,
+                current_score=self._step(number),
+                now=now,
+            )
             if counter and self._admission_counter is None:
                 warnings.warn(f"table {name!r} has no admission counter to dump", stacklevel=2)
             elif counter:

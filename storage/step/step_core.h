@@ -72,9 +72,8 @@ typedef struct hotbed_storage_view {
     uint32_t pooling;      /* hotbed_pooling */
     uint32_t output_dtype; /* hotbed_dtype */
     uint32_t indexed;      /* whether at least one table has its keys in the index */
-    uint32_t
-        keys_leave; /* whether keys may leave their slots, because a table evicts or moves rows */
-    uint32_t rows_form; /* hotbed_rows_form, of all tables */
+    uint32_t keys_leave;   /* whether keys may leave their slots: a table evicts or moves rows */
+    uint32_t rows_form;    /* hotbed_rows_form, of all tables */
     uint32_t row_bits; /* bits of hotbed_row_number(), by which keys are deduplicated; 0: by hash */
 } hotbed_storage_view;
 

@@ -274,7 +274,7 @@ template <uint32_t WIDTH> static update_launches sums_of(update_form form, bool 
 }
 
 static update_kind choose_kind(uint32_t max_dim, update_form form, const hotbed_optimizer_view *o) {
-    const bool any = o->l2_decay != 0.0F || o->rates != NULL;
+    const bool any = o->kind > HOTBED_OPT_COMPILED || o->l2_decay != 0.0F || o->rates != NULL;
     const uint32_t kind = any ? (uint32_t)HOTBED_OPT_ANY : o->kind;
     if (o->narrow)
         return hotbed_update_narrow(kind, max_dim, form);
@@ -333,7 +333,8 @@ static unsigned blocks_of(
     return blocks < most ? blocks : most;
 }
 
-/* scratch.used must be 0. */
+/* Find the rows for update_some() and sum_parts(). `tracks`: also record that all rows are changed.
+ * scratch.used must be 0. */
 static hotbed_status split_rows(
     const hotbed_step_view *step, update_scratch scratch, bool tracks, hotbed_stream *stream) {
     return HOTBED_CUDA_LAUNCH(

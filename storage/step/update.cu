@@ -28,20 +28,21 @@ static size_t lay_out(uint64_t bound, uint32_t max_dim, void *base, update_scrat
     return carve.used;
 }
 
-static __global__ void step_kernel(hotbed_step_view s, float beta1, float beta2, uint32_t *used) {
-    hotbed_clock_step(s.storage.clock, beta1, beta2);
-    hotbed_step_hold(&s, HOTBED_HELD_BATCH, false); /* updates release the rows' pins */
-    used[0] = used[1] = used[2] = used[3] = 0;
-}
-
 /* Record that the row of unique key u is changed. A kernel that updates rows would wait for each bit's
  * sector: its rows push the bits out of L2. */
 static __device__ void record_changed(const hotbed_step_view &s, uint64_t u) {
     hotbed_unique_changed(&s, u, hotbed_table_of_unique(&s, (uint32_t)u));
 }
 
-static __global__ void __launch_bounds__(BLOCK) changed_kernel(hotbed_step_view s) {
-    const uint32_t uniques = s.unique.offsets[s.storage.num_tables];
+/* What an update needs before its rows. `tracks`: record that all rows are changed. */
+static __global__ void __launch_bounds__(BLOCK)
+    step_kernel(hotbed_step_view s, float beta1, float beta2, uint32_t *used, bool tracks) {
+    if (hotbed_cuda_thread() == 0) {
+        hotbed_clock_step(s.storage.clock, beta1, beta2);
+        hotbed_step_hold(&s, HOTBED_HELD_BATCH, false); /* updates release the rows' pins */
+        used[0] = used[1] = used[2] = used[3] = 0;
+    }
+    const uint32_t uniques = tracks ? s.unique.offsets[s.storage.num_tables] : 0;
     for (uint64_t u = hotbed_cuda_thread(); u < uniques; u += hotbed_cuda_threads())
         record_changed(s, u);
 }
@@ -354,11 +355,12 @@ static hotbed_status sum_parts(
     return hotbed_cuda_launched("group_kernel");
 }
 
-static hotbed_status step_clock(
+static hotbed_status begin_step(
     const hotbed_step_view *step, const hotbed_optimizer_view *optimizer, update_scratch scratch,
-    hotbed_stream *stream) {
+    bool tracks, hotbed_stream *stream) {
     return HOTBED_CUDA_LAUNCH(
-        step_kernel, 1, 1, WAVES, stream, *step, optimizer->beta1, optimizer->beta2, scratch.used);
+        step_kernel, tracks ? step->batch.bound : 1, tracks ? BLOCK : 1, WAVES, stream, *step,
+        optimizer->beta1, optimizer->beta2, scratch.used, tracks);
 }
 
 /* Update the rows with more than FEW occurrences. */
@@ -383,14 +385,12 @@ static hotbed_status update(
     update_launches launch = choose(
         max_dim, form_of(step, optimizer, gradient, max_dim), gradient.dtype != HOTBED_F32,
         optimizer);
-    HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
     const uint64_t threads = step->batch.bound * launch.kind.update_width;
     /* A row whose pin an update has released may move, so its change is recorded before. */
-    const bool tracks = step->storage.tracker != NULL;
-    const bool ahead = launch.kind.some == NULL || (tracks && step->storage.keys_leave != 0);
-    if (ahead)
-        HOTBED_TRY(split_rows(step, scratch, tracks, stream));
+    const bool tracks = step->storage.tracker != NULL, ahead = step->storage.keys_leave != 0;
+    HOTBED_TRY(begin_step(step, optimizer, scratch, tracks && ahead, stream));
     if (launch.kind.some == NULL) {
+        HOTBED_TRY(split_rows(step, scratch, tracks && !ahead, stream));
         HOTBED_TRY(sum_parts(&launch, step, optimizer, gradient, scratch, WHOLE, stream));
         return hotbed_cuda_launch(
             launch.kind.update, "update_kernel", threads, BLOCK, FEW_WAVES, stream, *step,
@@ -398,7 +398,7 @@ static hotbed_status update(
     }
     hotbed_stream *branch;
     HOTBED_TRY(hotbed_stream_branch(stream, &branch));
-    hotbed_status status = ahead ? HOTBED_OK : split_rows(step, scratch, tracks, branch);
+    hotbed_status status = split_rows(step, scratch, tracks && !ahead, branch);
     HOTBED_THEN(status, update_some(&launch, step, optimizer, gradient, scratch, branch));
     HOTBED_THEN(
         status, hotbed_cuda_launch(
@@ -454,10 +454,7 @@ static hotbed_status apply(
     (void)lay_out(step->batch.bound, max_dim, memory, &scratch);
     bool plain = step->storage.rows_form == HOTBED_ROWS_F32 && ((uintptr_t)sums.data & 15U) == 0;
     update_launches launch = choose(max_dim, plain ? FORM_PLAIN : FORM_ANY, false, optimizer);
-    HOTBED_TRY(step_clock(step, optimizer, scratch, stream));
-    if (step->storage.tracker != NULL)
-        HOTBED_TRY(
-            HOTBED_CUDA_LAUNCH(changed_kernel, step->batch.bound, BLOCK, WAVES, stream, *step));
+    HOTBED_TRY(begin_step(step, optimizer, scratch, step->storage.tracker != NULL, stream));
     launch.kind.apply<<<
         blocks_of(stream, step->batch.bound, launch.kind.width, WHOLE), BLOCK, 0,
         hotbed_cuda_native(stream)>>>(*step, *optimizer, sums, scratch);

@@ -97,7 +97,6 @@ static const known_struct known_structs[] = {
     KNOWN(hotbed_ref),
     KNOWN(hotbed_rendezvous),
     KNOWN(hotbed_removed),
-    KNOWN(hotbed_rewrite_options),
     KNOWN(hotbed_rewrite_report),
     KNOWN(hotbed_rocksdb_options),
     KNOWN(hotbed_route),

@@ -12,14 +12,6 @@ const char *hotbed_cell_state_name(hotbed_cell_state state) {
     return HOTBED_NAME(names, state, "UNKNOWN");
 }
 
-static hotbed_status find_context(
-    const hotbed_rewrite *rewrite, uint32_t number, hotbed_dist_context **context) {
-    HOTBED_TRY(hotbed_check_pointer("rewrite", rewrite));
-    HOTBED_TRY(hotbed_check_below("number", number, rewrite->options.depth));
-    *context = &rewrite->contexts[number];
-    return HOTBED_OK;
-}
-
 static hotbed_status fail_state(
     const hotbed_rewritten *module, const hotbed_dist_context *context, const char *call,
     hotbed_cell_state state, hotbed_cell_state wanted) {
@@ -31,13 +23,12 @@ static hotbed_status fail_state(
 }
 
 hotbed_status hotbed_context_in_state(
-    const hotbed_rewrite *rewrite, uint32_t number, const char *call, hotbed_cell_state wanted,
-    hotbed_dist_context **context) {
-    HOTBED_TRY(find_context(rewrite, number, context));
+    const hotbed_rewrite *rewrite, uint32_t number, const char *call, hotbed_cell_state wanted) {
+    const hotbed_dist_context *context = &rewrite->contexts[number];
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
-        hotbed_cell_state state = (*context)->cells[m].state;
+        hotbed_cell_state state = context->cells[m].state;
         if (rewrite->modules[m].report.pipelined && state != wanted)
-            return fail_state(&rewrite->modules[m], *context, call, state, wanted);
+            return fail_state(&rewrite->modules[m], context, call, state, wanted);
     }
     return HOTBED_OK;
 }
@@ -127,10 +118,9 @@ static hotbed_status fuse_splits(looking *l) {
 
 hotbed_status hotbed_context_start(
     hotbed_rewrite *rewrite, uint32_t number, const void *batch, hotbed_stream *stream) {
-    looking l = {.rewrite = rewrite, .number = number, .stream = stream};
-    if (batch == NULL || stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "batch or stream is NULL");
-    HOTBED_TRY(hotbed_context_in_state(rewrite, number, "start", HOTBED_CELL_EMPTY, &l.context));
+    looking l = {rewrite, &rewrite->contexts[number], number, stream};
+    HOTBED_TRY(hotbed_check_pointer("batch", batch)); /* of a trainer's shuffle */
+    HOTBED_TRY(hotbed_context_in_state(rewrite, number, "start", HOTBED_CELL_EMPTY));
     for (uint32_t m = 0; m < rewrite->num_modules; m++)
         if (rewrite->modules[m].report.pipelined)
             HOTBED_TRY(start_module(&l, m, batch));
@@ -140,10 +130,10 @@ hotbed_status hotbed_context_start(
 /* --- wait, prefetch --------------------------------------------------------------------------- */
 
 hotbed_status hotbed_context_wait(hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream) {
-    hotbed_dist_context *context = NULL;
+    hotbed_dist_context *context = &rewrite->contexts[number];
     uint32_t members[HOTBED_MODULES_MOST];
     void *result = NULL;
-    HOTBED_TRY(hotbed_context_in_state(rewrite, number, "wait", HOTBED_CELL_STARTED, &context));
+    HOTBED_TRY(hotbed_context_in_state(rewrite, number, "wait", HOTBED_CELL_STARTED));
     for (uint32_t g = 0; g < rewrite->num_groups; g++) {
         uint32_t n = list_group(rewrite, g, members);
         HOTBED_TRY(context->fused[g].wait(context->fused[g].self, stream, &result));
@@ -175,8 +165,8 @@ static hotbed_status take_tensors(
 
 hotbed_status hotbed_context_prefetch(
     hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream) {
-    hotbed_dist_context *context = NULL;
-    HOTBED_TRY(hotbed_context_in_state(rewrite, number, "prefetch", HOTBED_CELL_TENSORS, &context));
+    hotbed_dist_context *context = &rewrite->contexts[number];
+    HOTBED_TRY(hotbed_context_in_state(rewrite, number, "prefetch", HOTBED_CELL_TENSORS));
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         if (!rewrite->modules[m].report.pipelined)
             continue;
@@ -201,7 +191,7 @@ hotbed_status hotbed_rewrite_forward(
             to->report.module);
     hotbed_dist_context *context = &rewrite->contexts[rewrite->bound];
     hotbed_dist_cell *cell = &context->cells[to - rewrite->modules];
-    bool prefetch = rewrite->options.kind == HOTBED_FORWARD_PREFETCH;
+    bool prefetch = rewrite->kind == HOTBED_FORWARD_PREFETCH;
     hotbed_cell_state wanted = prefetch ? HOTBED_CELL_PREFETCHED : HOTBED_CELL_TENSORS;
     if (cell->state == HOTBED_CELL_CONSUMED)
         return hotbed_fail(
@@ -220,33 +210,25 @@ hotbed_status hotbed_rewrite_forward(
 
 hotbed_status hotbed_context_forward(
     hotbed_rewrite *rewrite, uint32_t number, const void *batch, hotbed_stream *stream) {
-    hotbed_dist_context *context = NULL;
-    if (batch == NULL || stream == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "batch or stream is NULL");
-    HOTBED_TRY(find_context(rewrite, number, &context));
-    const hotbed_model *model = hotbed_model_forward(rewrite->options.model);
-    if (model == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "the model has no forward");
+    const hotbed_model *model = hotbed_model_forward(rewrite->model);
+    HOTBED_TRY(hotbed_check_pointer("batch", batch));
     rewrite->bound = number;
     const uint64_t errors = hotbed_error_count();
     hotbed_status status =
-        model->forward(model->self, hotbed_ref_batch(rewrite->options.batch, batch), stream);
+        model->forward(model->self, hotbed_ref_batch(rewrite->batch, batch), stream);
     status = hotbed_callback_status(status, errors, "the model's forward");
     rewrite->bound = HOTBED_SLOT_UNBOUND;
     return status;
 }
 
-/* --- backward, release ------------------------------------------------------------------------ */
+/* --- backward, end ---------------------------------------------------------------------------- */
 
-/* Run the backward, or the release, of all modules whose forward ran. */
-static hotbed_status finish_modules(
+hotbed_status hotbed_context_finish(
     hotbed_rewrite *rewrite, uint32_t number, bool train, hotbed_stream *stream) {
-    hotbed_dist_context *context = NULL;
+    hotbed_dist_context *context = &rewrite->contexts[number];
     const char *call = train ? "backward" : "release";
-    if (rewrite != NULL && !rewrite->attached)
-        HOTBED_TRY(find_context(rewrite, number, &context));
-    else
-        HOTBED_TRY(hotbed_context_in_state(rewrite, number, call, HOTBED_CELL_CONSUMED, &context));
+    if (rewrite->attached)
+        HOTBED_TRY(hotbed_context_in_state(rewrite, number, call, HOTBED_CELL_CONSUMED));
     for (uint32_t m = rewrite->num_modules; m-- > 0;) {
         hotbed_module *module = rewrite->modules[m].module;
         const hotbed_module_calls *calls = module->calls;
@@ -267,19 +249,9 @@ static hotbed_status finish_modules(
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_context_backward(
+hotbed_status hotbed_context_cancel(
     hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream) {
-    return finish_modules(rewrite, number, true, stream);
-}
-
-hotbed_status hotbed_context_release(
-    hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream) {
-    return finish_modules(rewrite, number, false, stream);
-}
-
-/* Cancel the work of a batch that will not be trained, and set its cells to EMPTY. */
-static hotbed_status cancel_cells(
-    const hotbed_rewrite *rewrite, hotbed_dist_context *context, hotbed_stream *stream) {
+    hotbed_dist_context *context = &rewrite->contexts[number];
     for (uint32_t m = 0; m < rewrite->num_modules; m++) {
         hotbed_module *module = rewrite->modules[m].module;
         hotbed_dist_cell *cell = &context->cells[m];
@@ -297,21 +269,7 @@ static hotbed_status cancel_cells(
 
 hotbed_status hotbed_context_dequeue(
     hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream) {
-    hotbed_dist_context *context = NULL;
-    HOTBED_TRY(find_context(rewrite, number, &context));
-    for (uint32_t m = 0; m < rewrite->num_modules; m++) {
-        hotbed_cell_state state = context->cells[m].state;
-        if (rewrite->attached && rewrite->modules[m].report.pipelined &&
-            state != HOTBED_CELL_BACKWARD)
-            return fail_state(
-                &rewrite->modules[m], context, "dequeue", state, HOTBED_CELL_BACKWARD);
-    }
-    return cancel_cells(rewrite, context, stream);
-}
-
-hotbed_status hotbed_context_cancel(
-    hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream) {
-    hotbed_dist_context *context = NULL;
-    HOTBED_TRY(find_context(rewrite, number, &context));
-    return cancel_cells(rewrite, context, stream);
+    if (rewrite->attached)
+        HOTBED_TRY(hotbed_context_in_state(rewrite, number, "dequeue", HOTBED_CELL_BACKWARD));
+    return hotbed_context_cancel(rewrite, number, stream);
 }

@@ -64,14 +64,9 @@ static hotbed_status take(hotbed_context_snapshot *snapshot, uint32_t m, hotbed_
 hotbed_status hotbed_context_capture(
     hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream,
     hotbed_context_snapshot **out) {
-    hotbed_dist_context *context = NULL;
-    HOTBED_TRY_OUT(out);
-    if (rewrite == NULL || stream == NULL || number >= rewrite->options.depth)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "number", number,
-            "rewrite or stream is NULL, or there is no context %u", number);
+    const hotbed_dist_context *context = &rewrite->contexts[number];
     hotbed_cell_state state = state_of(rewrite, number);
-    HOTBED_TRY(hotbed_context_in_state(rewrite, number, "capture", state, &context));
+    HOTBED_TRY(hotbed_context_in_state(rewrite, number, "capture", state));
     if (state == HOTBED_CELL_EMPTY || state == HOTBED_CELL_BACKWARD)
         return hotbed_fail_value(
             HOTBED_ERR_STATE, "number", number, "capture: context %u is %s", number,
@@ -101,7 +96,7 @@ hotbed_status hotbed_context_capture(
 
 /* Return the state that a cell must have before the stage that leads to `state`. */
 static hotbed_cell_state state_before(const hotbed_rewrite *rewrite, hotbed_cell_state state) {
-    if (state == HOTBED_CELL_CONSUMED && rewrite->options.kind == HOTBED_FORWARD_PIPELINED)
+    if (state == HOTBED_CELL_CONSUMED && rewrite->kind == HOTBED_FORWARD_PIPELINED)
         return HOTBED_CELL_TENSORS;
     return (hotbed_cell_state)(state - 1);
 }
@@ -125,16 +120,11 @@ static hotbed_status put(
 }
 
 hotbed_status hotbed_context_restore(
-    hotbed_rewrite *rewrite, uint32_t number, const hotbed_context_snapshot *snapshot,
-    hotbed_stream *stream) {
-    hotbed_dist_context *context = NULL;
-    if (rewrite == NULL || snapshot == NULL || stream == NULL || snapshot->rewrite != rewrite ||
-        snapshot->number != number)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "number", number, "no snapshot of context %u, or stream is NULL",
-            number);
+    const hotbed_context_snapshot *snapshot, hotbed_stream *stream) {
+    const hotbed_rewrite *rewrite = snapshot->rewrite;
+    hotbed_dist_context *context = &rewrite->contexts[snapshot->number];
     HOTBED_TRY(hotbed_context_in_state(
-        rewrite, number, "restore", state_before(rewrite, snapshot->state), &context));
+        rewrite, snapshot->number, "restore", state_before(rewrite, snapshot->state)));
     for (uint32_t m = 0; m < rewrite->num_modules; m++)
         if (rewrite->modules[m].report.pipelined)
             HOTBED_TRY(put(snapshot, m, &context->cells[m], stream));
@@ -162,8 +152,6 @@ static void destroy_spare(const hotbed_module *module, hotbed_dist_cell *cell) {
 }
 
 void hotbed_context_drop(hotbed_context_snapshot *snapshot, hotbed_stream *stream) {
-    if (snapshot == NULL)
-        return;
     for (uint32_t m = 0; m < snapshot->taken; m++) {
         hotbed_dist_cell *cell = &snapshot->rewrite->contexts[snapshot->number].cells[m];
         const hotbed_module *module = snapshot->rewrite->modules[m].module;

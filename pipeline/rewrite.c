@@ -109,11 +109,11 @@ static void take_arguments(hotbed_rewritten *to, const hotbed_traced_call *call)
 }
 
 static hotbed_status find_arguments(hotbed_rewrite *rewrite, hotbed_stream *stream) {
-    const hotbed_model *model = hotbed_model_forward(rewrite->options.model);
+    const hotbed_model *model = hotbed_model_forward(rewrite->model);
     if (model == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "the model has no forward to trace");
-    HOTBED_TRY(model->forward(
-        model->self, hotbed_trace_batch(&rewrite->trace, rewrite->options.batch), stream));
+    HOTBED_TRY(
+        model->forward(model->self, hotbed_trace_batch(&rewrite->trace, rewrite->batch), stream));
     if (rewrite->trace.no_memory)
         return hotbed_fail(
             HOTBED_ERR_MEMORY, "no memory for the keys that the model's forward uses");
@@ -223,9 +223,9 @@ static void find_groups(hotbed_rewrite *rewrite) {
 }
 
 static hotbed_status make_contexts(hotbed_rewrite *rewrite, hotbed_stream *stream) {
-    rewrite->contexts = hotbed_new(rewrite->options.depth * sizeof *rewrite->contexts);
-    HOTBED_TRY_MEMORY(rewrite->contexts, "%u contexts", rewrite->options.depth);
-    for (uint32_t number = 0; number < rewrite->options.depth; number++)
+    rewrite->contexts = hotbed_new(rewrite->depth * sizeof *rewrite->contexts);
+    HOTBED_TRY_MEMORY(rewrite->contexts, "%u contexts", rewrite->depth);
+    for (uint32_t number = 0; number < rewrite->depth; number++)
         for (uint32_t m = 0; m < rewrite->num_modules; m++)
             if (rewrite->modules[m].report.pipelined) {
                 const hotbed_module *module = rewrite->modules[m].module;
@@ -239,7 +239,7 @@ static hotbed_status make_contexts(hotbed_rewrite *rewrite, hotbed_stream *strea
 }
 
 static hotbed_status make(hotbed_rewrite *rewrite, hotbed_stream *stream) {
-    HOTBED_TRY(add_modules(rewrite, "", rewrite->options.model));
+    HOTBED_TRY(add_modules(rewrite, "", rewrite->model));
     if (rewrite->num_modules == 0)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "the model has no modules");
     HOTBED_TRY(find_arguments(rewrite, stream));
@@ -249,18 +249,15 @@ static hotbed_status make(hotbed_rewrite *rewrite, hotbed_stream *stream) {
 }
 
 hotbed_status hotbed_rewrite_create(
-    const hotbed_rewrite_options *options, hotbed_stream *stream, hotbed_rewrite **out) {
-    hotbed_rewrite_options read;
-    HOTBED_TRY_OUT(out);
-    HOTBED_TRY(HOTBED_OPTIONS_READ(&read, hotbed_rewrite_options, kind, options));
-    if (stream == NULL || read.model == NULL || read.batch == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "stream, model or batch is NULL");
-    HOTBED_TRY(hotbed_check_range("depth", read.depth, 1, 64));
-    HOTBED_TRY(
-        hotbed_check_choice("kind", read.kind, HOTBED_FORWARD_PIPELINED, HOTBED_FORWARD_PREFETCH));
+    const hotbed_model *model, const hotbed_batch_type *batch, uint32_t depth,
+    hotbed_rewrite_kind kind, hotbed_stream *stream, hotbed_rewrite **out) {
+    *out = NULL;
     hotbed_rewrite *rewrite = hotbed_new(sizeof *rewrite);
     HOTBED_TRY_MEMORY(rewrite, "a rewrite");
-    rewrite->options = read;
+    rewrite->model = model;
+    rewrite->batch = batch;
+    rewrite->kind = kind;
+    rewrite->depth = depth;
     rewrite->bound = HOTBED_SLOT_UNBOUND;
     hotbed_status status = make(rewrite, stream);
     if (status == HOTBED_OK)
@@ -282,8 +279,7 @@ void hotbed_rewrite_destroy(hotbed_rewrite *rewrite) {
         }
     }
     release_postprocs(rewrite);
-    for (uint32_t number = 0; rewrite->contexts != NULL && number < rewrite->options.depth;
-         number++)
+    for (uint32_t number = 0; rewrite->contexts != NULL && number < rewrite->depth; number++)
         for (uint32_t m = 0; m < rewrite->num_modules; m++) {
             const hotbed_module *module = rewrite->modules[m].module;
             const hotbed_dist_cell *cell = &rewrite->contexts[number].cells[m];

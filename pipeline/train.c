@@ -159,12 +159,9 @@ static hotbed_status make(hotbed_train *train, const hotbed_train_options *optio
         HOTBED_TRY(hotbed_stream_create_with(&stream, &train->streams[s]));
     }
     HOTBED_TRY(make_pipeline(train, options));
-    hotbed_rewrite_options rewrite = {.size = sizeof rewrite};
-    rewrite.depth = hotbed_pipeline_depth(train->pipeline);
-    rewrite.model = train->trainer.model;
-    rewrite.batch = train->trainer.batch;
-    rewrite.kind = train->plan->kind;
-    HOTBED_TRY(hotbed_rewrite_create(&rewrite, train->streams[STREAMS - 1], &train->rewrite));
+    HOTBED_TRY(hotbed_rewrite_create(
+        train->trainer.model, train->trainer.batch, hotbed_pipeline_depth(train->pipeline),
+        train->plan->kind, train->streams[STREAMS - 1], &train->rewrite));
     if (!train->plan->pipelined)
         HOTBED_TRY(hotbed_rewrite_detach(train->rewrite));
     hotbed_train_refuse(train);
@@ -181,6 +178,8 @@ hotbed_status hotbed_train_create(
     HOTBED_TRY(HOTBED_OPTIONS_READ(&copied, hotbed_trainer, shuffle_start, trainer));
     HOTBED_TRY(find_plan(read.plan, &plan));
     HOTBED_TRY(hotbed_train_check_io(&copied));
+    HOTBED_TRY(hotbed_check_pointer_of("trainer", "model", copied.model));
+    HOTBED_TRY(hotbed_check_pointer_of("trainer", "batch", copied.batch));
     if (copied.copy_batch == NULL)
         return hotbed_fail_null_of("trainer", "copy_batch");
     hotbed_train *train = hotbed_new(sizeof *train);

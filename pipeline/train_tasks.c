@@ -69,9 +69,8 @@ static hotbed_status forward(hotbed_iteration *it, hotbed_train *train, hotbed_s
 }
 
 static hotbed_status backward(hotbed_iteration *it, hotbed_train *train, hotbed_stream *s) {
-    uint32_t set = hotbed_iteration_buffer_set(it);
-    return train->training ? hotbed_context_backward(train->rewrite, set, s)
-                           : hotbed_context_release(train->rewrite, set, s);
+    return hotbed_context_finish(
+        train->rewrite, hotbed_iteration_buffer_set(it), train->training, s);
 }
 
 static hotbed_status dequeue(hotbed_iteration *it, hotbed_train *train, hotbed_stream *s) {
@@ -138,7 +137,7 @@ static hotbed_status run(hotbed_iteration *it, void *self, hotbed_stream *stream
 /* The tasks, each with its actions. The states: `tables` is index and cache, which prefetch and
  * backward change in any order. `rows` is read by the forward and changed by the backward; no batch
  * may see old rows. `scores` is written by prefetches. `dense` is the dense parameters and their
- * gradients. Values are named after the states of contexts' cells (hotbed/forward.h). */
+ * gradients. Values are named after the states of contexts' cells (pipeline/rewrite.h). */
 static const struct {
     const char *does;
     hotbed_task task;
@@ -263,9 +262,9 @@ static hotbed_status capture_cells(
 
 static hotbed_status restore_cells(
     void *self, hotbed_iteration *iteration, hotbed_stream *stream, void *snapshot) {
-    const hotbed_train *train = self;
-    return hotbed_context_restore(
-        train->rewrite, hotbed_iteration_buffer_set(iteration), snapshot, stream);
+    (void)self;
+    (void)iteration; /* its buffer set is the snapshot's */
+    return hotbed_context_restore(snapshot, stream);
 }
 
 static void release_cells(void *self, void *snapshot) {

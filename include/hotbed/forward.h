@@ -148,7 +148,7 @@ typedef struct hotbed_module_calls {
     /* Switch between training and evaluation, from the next batch on. NULL: there is no
      * difference. */
     hotbed_status (*set_training)(void *self, bool training);
-    /* For shortcuts (hotbed_context_capture()), all or none of these.
+    /* For shortcuts of tasks (hotbed_pipeline_shortcut()), all or none of these.
      * `capture` records which call the context has completed, and keeps what it holds, for example
      * pinned rows.
      * `restore` returns the context to that point, any number of times, after its batch has
@@ -204,8 +204,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_module_forward(
     hotbed_module *module, const hotbed_ref *arguments, uint32_t n, hotbed_stream *stream,
     hotbed_ref *output);
 
-/* Run the backward of a plain forward; for the contexts of a rewrite see hotbed_context_backward().
- * Asynchronous.
+/* Run the backward of a plain forward. Asynchronous.
  * Errors: STATE (there was no forward), those returned by the module. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_module_backward(hotbed_module *module, hotbed_stream *stream);
@@ -250,29 +249,9 @@ struct hotbed_model {
 
 /* --- rewriting -------------------------------------------------------------------------------- */
 
-typedef struct hotbed_rewrite hotbed_rewrite; /* opaque; owned by the caller */
-
-typedef enum hotbed_rewrite_kind {
-    HOTBED_FORWARD_PIPELINED = 0, /* waits for the tensors, then computes */
-    HOTBED_FORWARD_PREFETCH = 1,  /* uses the results of prefetch: never waits */
-} hotbed_rewrite_kind;
-
-/* Options of a rewrite. 0 is the default of every field but `size`. */
-typedef struct hotbed_rewrite_options {
-    uint32_t size;                  /* sizeof(hotbed_rewrite_options) */
-    uint32_t depth;                 /* batches in flight; required */
-    hotbed_model *model;            /* required; must outlive the rewrite */
-    const hotbed_batch_type *batch; /* required; must outlive the rewrite */
-    hotbed_rewrite_kind kind;
-} hotbed_rewrite_options;
-
-/* Find the modules and their arguments, create contexts, and replace the forward hooks by pipelined
- * forwards. `stream` is used to create contexts. Synchronous; enqueues nothing of the model.
- *
- * Errors: ARGUMENT (no module; too many), STATE (a module or postproc belongs to another rewrite),
- * errors that the model's forward returns in the trace, MEMORY. */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_create(
-    const hotbed_rewrite_options *options, hotbed_stream *stream, hotbed_rewrite **out);
+/* The result of hotbed_train_create() for a model: its modules, their arguments, and the forward hooks
+ * that were replaced. */
+typedef struct hotbed_rewrite hotbed_rewrite; /* opaque; belongs to a train pipeline */
 
 /* Restore the forward hooks, pointer-equal to their earlier values, or, with attach, replace them
  * again. Batches in flight stay in their contexts. Never waits.
@@ -280,9 +259,6 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_create(
  * nothing is changed). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_detach(hotbed_rewrite *rewrite);
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_rewrite_attach(hotbed_rewrite *rewrite);
-
-/* Detach and free. Nothing of its contexts may be in flight on a stream. NULL is allowed. */
-HOTBED_API void hotbed_rewrite_destroy(hotbed_rewrite *rewrite);
 
 /* The result of a rewrite for one module. */
 typedef struct hotbed_rewrite_report {
@@ -298,110 +274,6 @@ HOTBED_API uint32_t hotbed_rewrite_modules(const hotbed_rewrite *rewrite);
 /* Read the report of module number `module`. Never waits. Errors: ARGUMENT. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_rewrite_module(const hotbed_rewrite *rewrite, uint32_t module, hotbed_rewrite_report *out);
-
-/* --- contexts --------------------------------------------------------------------------------- */
-
-/* The stages of a pipeline pass their state to each other in a ring of contexts, with one cell per
- * module.
- *
- * Only pipelines that do not use hotbed/train.h call these functions; its tasks call them. A
- * context belongs to one batch; its `number` is in [0, depth). In each context, every module
- * that a rewrite pipelines has a cell with a state (TorchRec's TrainPipelineContext). Each function
- * here advances all cells of a context. If a cell is in the wrong state, the function returns an
- * error that names module, batch and states, and has done nothing:
- *
- *   state        contents (TorchRec's name)                       entered by  left by
- *   EMPTY        -
- *   STARTED      input_dist_splits_requests, module_contexts;     start       wait
- *                fused over modules: fused_splits_awaitables
- *   TENSORS      input_dist_tensors_requests, module_contexts     wait        forward, or prefetch
- *   PREFETCHED   module_input_post_prefetch,                      prefetch    forward
- *                module_contexts_post_prefetch
- *   CONSUMED     the module's context, for its backward           forward     backward, or release
- *   BACKWARD     -                                                backward    dequeue
- *
- * One batch with prefetch:
- *
- *     status = hotbed_context_start(rewrite, number, batch, stream);
- *     status = hotbed_context_wait(rewrite, number, stream);
- *     status = hotbed_context_prefetch(rewrite, number, stream);
- *     status = hotbed_context_forward(rewrite, number, batch, stream);
- *     if (training)
- *         status = hotbed_context_backward(rewrite, number, stream);
- *     else
- *         status = hotbed_context_release(rewrite, number, stream);
- *     status = hotbed_context_dequeue(rewrite, number, stream);
- *
- * The work of each stage is enqueued on the stream that it receives. If the next stage uses another
- * stream, the caller orders the two (the engine of hotbed/pipeline.h does so). Nothing is
- * allocated. One context is used by one thread at a time, different contexts by several threads. */
-
-/* Errors of all functions of contexts: ARGUMENT (NULL; number), STATE (a cell is in another state),
- * those returned by the module. */
-
-/* Start a batch (start_sparse_data_dist): run postprocs, call input_dist of all modules for the
- * batch, and fuse the first exchanges of each group. Asynchronous, except for the waits of the
- * modules. */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_start(
-    hotbed_rewrite *rewrite, uint32_t number, const void *batch, hotbed_stream *stream);
-
-/* Wait for the first exchanges, which starts the second ones (wait_sparse_data_dist). Asynchronous,
- * except for the waits of the modules. */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_context_wait(hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream);
-
-/* Wait for the second exchanges, then prefetch (_prefetch_embeddings). Asynchronous, except for the
- * waits of the modules. */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_context_prefetch(hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream);
-
-/* Run the model's forward; its modules use the contents of this context, each module at most once.
- * Asynchronous. */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_forward(
-    hotbed_rewrite *rewrite, uint32_t number, const void *batch, hotbed_stream *stream);
-
-/* Run the backward of all consumed modules, last one first, and also of modules that are not
- * pipelined. Asynchronous. */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_context_backward(hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream);
-
-/* Release, in evaluation and instead of a backward, what modules hold of the batch.
- * Asynchronous. */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_context_release(hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream);
-
-/* Finish the batch, after its backward or release: all cells become EMPTY. Asynchronous. */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_context_dequeue(hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream);
-
-/* Cancel the batch, in any state. Asynchronous. */
-HOTBED_API HOTBED_MUST_USE hotbed_status
-hotbed_context_cancel(hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream);
-
-/* --- shortcuts of contexts -------------------------------------------------------------------- */
-
-typedef struct hotbed_context_snapshot hotbed_context_snapshot; /* opaque; belongs to its rewrite */
-
-/* Capture what the stages of a context have done so far, after start, wait, prefetch or forward,
- * for the declared io of a task (hotbed/pipeline.h); the tasks of train pipelines use it. The
- * modules' contexts then belong to the snapshot, with all contents of their buffers, and the number
- * gets others when it next starts a batch. Several snapshots may be taken of one batch. Allocates;
- * device work is asynchronous.
- * Other errors: UNSUPPORTED (a module without `capture`; after a forward, a module that is not
- * pipelined), MEMORY. */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_capture(
-    hotbed_rewrite *rewrite, uint32_t number, hotbed_stream *stream, hotbed_context_snapshot **out);
-
-/* Restore a snapshot instead of running the stage after which it was captured: the context's batch
- * continues with the contexts of the snapshot. Work of earlier stages in its own module contexts is
- * discarded. The backward of a restored forward gets zero gradients. Asynchronous.
- * Other errors: ARGUMENT (a snapshot of another context). */
-HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_context_restore(
-    hotbed_rewrite *rewrite, uint32_t number, const hotbed_context_snapshot *snapshot,
-    hotbed_stream *stream);
-
-/* Free a snapshot. None of its work may be in flight on other streams. NULL is allowed. */
-HOTBED_API void hotbed_context_drop(hotbed_context_snapshot *snapshot, hotbed_stream *stream);
 
 HOTBED_END_DECLS
 #endif

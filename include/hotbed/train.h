@@ -138,8 +138,9 @@ typedef struct hotbed_train_options {
  * batch cannot be skipped: embedding_backward (and backward in plans without it), EmbBackward,
  * dequeue_batch, OptimStep. The backward of a replayed forward gives the rows zero gradients.
  *
- * Errors: ARGUMENT (no such plan; io of a function that does not exist), those returned by
- * hotbed_rewrite_create() and hotbed_pipeline_create(). */
+ * Errors: ARGUMENT (no such plan; io of a function that does not exist; a model without modules, or
+ * with too many), STATE (a module or postproc belongs to another pipeline), errors that the model's
+ * forward returns in the trace, those returned by hotbed_pipeline_create(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_train_create(
     const hotbed_trainer *trainer, const hotbed_train_options *options, hotbed_train **out);
 

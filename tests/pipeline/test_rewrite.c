@@ -173,16 +173,13 @@ static void fixture_close(fixture *l) {
     hotbed_stream_destroy(l->stream);
 }
 
-static hotbed_rewrite_options options_of(fixture *l) {
-    hotbed_rewrite_options options = {
-        .size = sizeof options, .depth = 2, .model = &l->root, .batch = &nested_batch_type};
-    return options;
+static hotbed_status create(fixture *l, hotbed_rewrite_kind kind, hotbed_rewrite **out) {
+    return hotbed_rewrite_create(&l->root, &nested_batch_type, 2, kind, l->stream, out);
 }
 
 static hotbed_rewrite *rewrite(fixture *l) {
-    const hotbed_rewrite_options options = options_of(l);
     hotbed_rewrite *r;
-    CHECK_OK(hotbed_rewrite_create(&options, l->stream, &r));
+    CHECK_OK(create(l, HOTBED_FORWARD_PIPELINED, &r));
     return r;
 }
 
@@ -246,7 +243,7 @@ static void nested_paths_constants_and_postprocs_are_traced(hotbed_backend backe
     CHECK_EQ(l.trims, 2); /* served from the context */
     for (int m = 0; m < MODULES; m++)
         CHECK_EQ(l.computes[m], 1);
-    CHECK_OK(hotbed_context_release(r, 0, l.stream));
+    CHECK_OK(hotbed_context_finish(r, 0, false, l.stream));
     CHECK_OK(hotbed_context_dequeue(r, 0, l.stream));
     CHECK_OK(hotbed_context_start(r, 0, &nested[0], l.stream));
     CHECK_EQ(l.trims, 4); /* again for the next batch */
@@ -282,7 +279,7 @@ static void arguments_that_need_the_model_are_reported(hotbed_backend backend) {
     CHECK_EQ(l.starts[1], 1); /* by its plain forward */
     CHECK_EQ(l.computes[1], 1);
     CHECK_EQ(l.computes[2], 1);
-    CHECK_OK(hotbed_context_release(r, 0, l.stream));
+    CHECK_OK(hotbed_context_finish(r, 0, false, l.stream));
     CHECK_OK(hotbed_context_dequeue(r, 0, l.stream));
     CHECK_EQ(l.cancels[1], 1);
     hotbed_rewrite_destroy(r);
@@ -360,12 +357,11 @@ static void texts_of_a_model_need_not_outlive_its_forward(hotbed_backend backend
 static void create_survives_any_allocation(hotbed_backend backend) {
     fixture l;
     fixture_open(&l, backend, local_text_forward);
-    const hotbed_rewrite_options options = options_of(&l);
     uint64_t failures = 0;
     for (uint64_t n = 1;; n++) {
         hotbed_rewrite *r = NULL;
         fault_arm(n);
-        hotbed_status status = hotbed_rewrite_create(&options, l.stream, &r);
+        hotbed_status status = create(&l, HOTBED_FORWARD_PIPELINED, &r);
         bool failed = fault_disarm();
         if (!failed)
             CHECK_OK(status);
@@ -405,8 +401,7 @@ static void forwards_are_restored(hotbed_backend backend) {
         pipelined[m] = l.modules[m].forward;
         CHECK(!same_forward(pipelined[m], before[m]));
     }
-    const hotbed_rewrite_options options = options_of(&l);
-    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &other), HOTBED_ERR_STATE);
+    CHECK_STATUS(create(&l, HOTBED_FORWARD_PIPELINED, &other), HOTBED_ERR_STATE);
     CHECK(other == NULL);
     CHECK(same_forward(l.modules[0].forward, pipelined[0]));
     CHECK_STATUS(hotbed_rewrite_attach(r), HOTBED_ERR_STATE);
@@ -433,7 +428,6 @@ static void forwards_are_restored(hotbed_backend backend) {
     hotbed_rewrite_destroy(r);
     for (int m = 0; m < MODULES; m++)
         CHECK(same_forward(l.modules[m].forward, before[m]));
-    hotbed_rewrite_destroy(NULL);
     fixture_close(&l);
 }
 
@@ -459,8 +453,7 @@ static void a_postproc_belongs_to_one_rewrite(hotbed_backend backend) {
     fixture_open(&l, backend, trim_users);
     users = rewrite(&l);
     l.forward = trim_items;
-    const hotbed_rewrite_options options = options_of(&l);
-    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &items), HOTBED_ERR_STATE);
+    CHECK_STATUS(create(&l, HOTBED_FORWARD_PIPELINED, &items), HOTBED_ERR_STATE);
     CHECK_STRING(hotbed_last_error(), refused);
     CHECK(items == NULL);
     CHECK(l.trim.owner == users);
@@ -504,9 +497,7 @@ static void cells_follow_their_states(hotbed_backend backend) {
         fixture l;
         hotbed_rewrite *r;
         fixture_open(&l, backend, plain_calls);
-        hotbed_rewrite_options options = options_of(&l);
-        options.kind = kind == 0 ? HOTBED_FORWARD_PIPELINED : HOTBED_FORWARD_PREFETCH;
-        CHECK_OK(hotbed_rewrite_create(&options, l.stream, &r));
+        CHECK_OK(create(&l, kind == 0 ? HOTBED_FORWARD_PIPELINED : HOTBED_FORWARD_PREFETCH, &r));
         for (int at_state = HOTBED_CELL_EMPTY; at_state <= HOTBED_CELL_BACKWARD; at_state++) {
             hotbed_cell_state now = (hotbed_cell_state)at_state;
             if (kind == 0 && now == HOTBED_CELL_PREFETCHED)
@@ -522,7 +513,7 @@ static void cells_follow_their_states(hotbed_backend backend) {
             if (!forward_next)
                 CHECK_STATUS(hotbed_context_forward(r, 0, &b, l.stream), HOTBED_ERR_STATE);
             if (now != HOTBED_CELL_CONSUMED)
-                CHECK_STATUS(hotbed_context_backward(r, 0, l.stream), HOTBED_ERR_STATE);
+                CHECK_STATUS(hotbed_context_finish(r, 0, true, l.stream), HOTBED_ERR_STATE);
             if (now != HOTBED_CELL_BACKWARD) {
                 CHECK_STATUS(hotbed_context_dequeue(r, 0, l.stream), HOTBED_ERR_STATE);
                 CHECK(
@@ -541,7 +532,7 @@ static void cells_follow_their_states(hotbed_backend backend) {
             else if (now == HOTBED_CELL_TENSORS)
                 CHECK_OK(hotbed_context_prefetch(r, 0, l.stream));
             else if (now == HOTBED_CELL_CONSUMED)
-                CHECK_OK(hotbed_context_backward(r, 0, l.stream));
+                CHECK_OK(hotbed_context_finish(r, 0, true, l.stream));
             else
                 CHECK_OK(hotbed_context_dequeue(r, 0, l.stream));
         }
@@ -552,8 +543,6 @@ static void cells_follow_their_states(hotbed_backend backend) {
         CHECK_EQ(l.cancels[0], 2);
         check_state(r, HOTBED_CELL_EMPTY);
         CHECK_EQ(hotbed_load_relaxed_u64(&r->exchanges), 6);
-        CHECK_STATUS(hotbed_context_wait(r, 2, l.stream), HOTBED_ERR_ARGUMENT);
-        CHECK_STATUS(hotbed_context_start(NULL, 0, &b, l.stream), HOTBED_ERR_ARGUMENT);
         CHECK_STATUS(hotbed_context_start(r, 0, NULL, l.stream), HOTBED_ERR_ARGUMENT);
         CHECK_STRING(hotbed_cell_state_name((hotbed_cell_state)77), "UNKNOWN");
         hotbed_rewrite_destroy(r);
@@ -583,16 +572,11 @@ static void bad_arguments(hotbed_backend backend) {
     hotbed_ref ref = {0}, output;
     const hotbed_module_calls none = {0};
     fixture_open(&l, backend, plain_calls);
-    hotbed_rewrite_options options = options_of(&l);
-    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, NULL), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(hotbed_rewrite_create(NULL, l.stream, &r), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(hotbed_rewrite_create(&options, NULL, &r), HOTBED_ERR_ARGUMENT);
-    options.depth = 0;
-    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &r), HOTBED_ERR_ARGUMENT);
-    options.depth = 2;
-    hotbed_model empty = {.name = "empty"};
-    options.model = &empty;
-    CHECK_STATUS(hotbed_rewrite_create(&options, l.stream, &r), HOTBED_ERR_ARGUMENT);
+    const hotbed_model empty = {.name = "empty"};
+    CHECK_STATUS(
+        hotbed_rewrite_create(
+            &empty, &nested_batch_type, 2, HOTBED_FORWARD_PIPELINED, l.stream, &r),
+        HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_module_init(&module, "m", &none, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_module_init(NULL, "m", &calls, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_module_backward(&l.modules[0], l.stream), HOTBED_ERR_STATE);
@@ -602,8 +586,7 @@ static void bad_arguments(hotbed_backend backend) {
         hotbed_module_forward(&l.modules[0], &ref, 1, l.stream, &output), HOTBED_ERR_ARGUMENT);
     l.fail = HOTBED_ERR_COMM;
     const nested_batch b = {0};
-    options.model = &l.root;
-    CHECK_OK(hotbed_rewrite_create(&options, l.stream, &r));
+    r = rewrite(&l);
     CHECK_STATUS(hotbed_context_start(r, 0, &b, l.stream), HOTBED_ERR_COMM);
     hotbed_rewrite_destroy(r);
     fixture_close(&l);

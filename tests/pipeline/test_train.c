@@ -511,6 +511,10 @@ static void plans_are_found_by_name(hotbed_backend backend) {
     options.plan = "none";
     CHECK_STATUS(hotbed_train_create(NULL, &options, &train), HOTBED_ERR_ARGUMENT);
     CHECK_STATUS(hotbed_train_create(&s.trainer, &options, NULL), HOTBED_ERR_ARGUMENT);
+    hotbed_trainer lacking = s.trainer;
+    lacking.model = NULL;
+    CHECK_STATUS(hotbed_train_create(&lacking, &options, &train), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "trainer: model is NULL");
     CHECK_OK(hotbed_train_create(&s.trainer, &options, &train));
     CHECK(hotbed_train_rewrite(train) == NULL);
     CHECK(hotbed_train_stream(train, "dist") != NULL);

@@ -399,36 +399,28 @@ static void io_of_trainers_is_checked(hotbed_backend backend) {
 static void snapshots_fit_one_context_and_one_state(hotbed_backend backend) {
     example s;
     hotbed_rewrite *rewrite;
-    hotbed_rewrite_options options = {.size = sizeof options};
     hotbed_context_snapshot *started = NULL, *other = NULL;
     example_open(&s, backend);
-    options.depth = 2;
-    options.model = &s.model;
-    options.batch = &example_batch_type;
-    options.kind = HOTBED_FORWARD_PREFETCH;
-    CHECK_OK(hotbed_rewrite_create(&options, s.stream, &rewrite));
+    CHECK_OK(hotbed_rewrite_create(
+        &s.model, &example_batch_type, 2, HOTBED_FORWARD_PREFETCH, s.stream, &rewrite));
     CHECK_STATUS(hotbed_context_capture(rewrite, 0, s.stream, &started), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "context 0 is EMPTY") != NULL);
-    CHECK_STATUS(hotbed_context_capture(rewrite, 2, s.stream, &started), HOTBED_ERR_ARGUMENT);
-    CHECK_STATUS(hotbed_context_capture(rewrite, 0, s.stream, NULL), HOTBED_ERR_ARGUMENT);
     CHECK_OK(hotbed_context_start(rewrite, 0, &s.batches[0], s.stream));
     CHECK_OK(hotbed_context_capture(rewrite, 0, s.stream, &started));
-    CHECK_STATUS(hotbed_context_restore(rewrite, 0, started, s.stream), HOTBED_ERR_STATE);
+    CHECK_STATUS(hotbed_context_restore(started, s.stream), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "is STARTED, not EMPTY") != NULL);
-    CHECK_STATUS(hotbed_context_restore(rewrite, 1, started, s.stream), HOTBED_ERR_ARGUMENT);
     CHECK_OK(hotbed_context_cancel(rewrite, 0, s.stream));
     CHECK_OK(hotbed_context_start(rewrite, 0, &s.batches[1], s.stream)); /* in another context */
     CHECK_STATUS(hotbed_context_capture(rewrite, 0, s.stream, &other), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "snapshots of another batch") != NULL);
     CHECK_OK(hotbed_context_cancel(rewrite, 0, s.stream));
-    CHECK_OK(hotbed_context_restore(rewrite, 0, started, s.stream));
+    CHECK_OK(hotbed_context_restore(started, s.stream));
     CHECK_EQ(rewrite->contexts[0].cells[0].state, HOTBED_CELL_STARTED);
     CHECK_OK(hotbed_context_wait(rewrite, 0, s.stream));
     CHECK_OK(hotbed_context_prefetch(rewrite, 0, s.stream));
     hotbed_context_drop(started, s.stream); /* while its context is in use */
-    hotbed_context_drop(NULL, s.stream);
     CHECK_OK(hotbed_context_forward(rewrite, 0, &s.batches[0], s.stream));
-    CHECK_OK(hotbed_context_backward(rewrite, 0, s.stream));
+    CHECK_OK(hotbed_context_finish(rewrite, 0, true, s.stream));
     CHECK_OK(hotbed_context_dequeue(rewrite, 0, s.stream));
     CHECK_OK(hotbed_stream_sync(s.stream));
     CHECK_EQ(s.modules[0].contexts, 3);

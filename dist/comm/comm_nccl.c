@@ -8,6 +8,7 @@
  * NCCL's communicators are blocking: a group of a non-blocking one is enqueued by a thread of
  * NCCL's, and the caller would have to wait for it before enqueueing anything behind it.
  * Connections are made at creation, so later only a full launch queue blocks. */
+#define _GNU_SOURCE /* NOLINT(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): pthread_timedjoin_np() */
 #include "dist/comm/comm_link.h"
 #include "dist/comm/comm_nccl_kernels.h"
 
@@ -24,12 +25,13 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     LOOK_MS = 5, /* between two checks of the watching thread */
     LOCK_MS =
         2000, /* how long it waits for a call of NCCL to return before it goes on without it */
-    EXIT_MS = 2000, /* how long the end of the process waits for NCCL's communicators to be freed */
+    EXIT_SECONDS = 2, /* how long the process's end waits for NCCL's communicators to be freed */
     DUMMY_BYTES = 16, /* bytes that a barrier sends, or a notice of a window */
     WINDOW_ALIGN = 4096,
     FLAG_ALIGN = 256
@@ -85,29 +87,69 @@ typedef struct ending {
     ncclComm_t nccl;
     int device;
     bool failed;
+    uint32_t done; /* atomic; the thread is about to end */
+    pthread_t thread;
+    struct ending *next;
 } ending;
 
-static uint32_t num_endings; /* atomic */
+static pthread_mutex_t endings_lock = PTHREAD_MUTEX_INITIALIZER;
+static ending *endings; /* threads that have not been joined */
 
 static void *end_main(void *argument) {
     ending *e = argument;
     (void)cudaSetDevice(e->device);
     (void)(e->failed ? ncclCommAbort(e->nccl) : ncclCommDestroy(e->nccl));
-    hotbed_delete(e);
-    __atomic_fetch_sub(&num_endings, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&e->done, 1, __ATOMIC_RELEASE);
     return NULL;
 }
 
-/* A process should not end while NCCL frees memory of a GPU. */
+/* Join the threads that are done, or that end before `until`. */
+static void join_endings(const struct timespec *until) {
+    pthread_mutex_lock(&endings_lock);
+    for (ending **at = &endings; *at != NULL;) {
+        ending *e = *at;
+        const bool joined = until != NULL ? pthread_timedjoin_np(e->thread, NULL, until) == 0
+                                          : __atomic_load_n(&e->done, __ATOMIC_ACQUIRE) != 0 &&
+                                                pthread_join(e->thread, NULL) == 0;
+        if (joined) {
+            *at = e->next;
+            hotbed_delete(e);
+        } else {
+            at = &e->next;
+        }
+    }
+    pthread_mutex_unlock(&endings_lock);
+}
+
+/* A process must not end while NCCL frees memory of a GPU, nor while a thread that has used CUDA ends:
+ * the driver frees what it has for a thread. */
 static void await_endings(void) {
-    uint64_t until = hotbed_monotonic_now() + (uint64_t)EXIT_MS * 1000000U;
-    while (!hotbed_forked() && __atomic_load_n(&num_endings, __ATOMIC_ACQUIRE) > 0 &&
-           hotbed_monotonic_now() < until)
-        sched_yield();
+    struct timespec until;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += EXIT_SECONDS;
+    if (!hotbed_forked())
+        join_endings(&until);
 }
 
 static void await_endings_at_exit(void) {
     (void)atexit(await_endings);
+}
+
+static bool end_on_a_thread(const nccl_comm *n, bool failed) {
+    ending *e = hotbed_new(sizeof *e);
+    if (e == NULL)
+        return false;
+    *e = (ending){.nccl = n->nccl, .device = n->device, .failed = failed};
+    pthread_mutex_lock(&endings_lock);
+    const bool started = hotbed_thread_start(&e->thread, end_main, e) == 0;
+    if (started) {
+        e->next = endings;
+        endings = e;
+    }
+    pthread_mutex_unlock(&endings_lock);
+    if (!started)
+        hotbed_delete(e);
+    return started;
 }
 
 /* Destroy, or abort after a failure, the communicator of NCCL. Without memory for a thread it stays
@@ -115,21 +157,9 @@ static void await_endings_at_exit(void) {
 static void end_nccl(nccl_comm *n) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, await_endings_at_exit);
-    ending *e = hotbed_new(sizeof *e);
-    pthread_t thread;
-    bool failed = hotbed_comm_has_failed(&n->base);
-    if (e != NULL) {
-        *e = (ending){n->nccl, n->device, failed};
-        __atomic_fetch_add(&num_endings, 1, __ATOMIC_RELAXED);
-        if (hotbed_thread_start(&thread, end_main, e) == 0) {
-            (void)pthread_detach(thread);
-            n->nccl = NULL;
-            return;
-        }
-        __atomic_fetch_sub(&num_endings, 1, __ATOMIC_RELAXED);
-        hotbed_delete(e);
-    }
-    if (failed)
+    join_endings(NULL);
+    const bool failed = hotbed_comm_has_failed(&n->base);
+    if (!end_on_a_thread(n, failed) && failed)
         (void)ncclCommAbort(n->nccl);
     n->nccl = NULL;
 }

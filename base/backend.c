@@ -58,18 +58,21 @@ void hotbed_delete(void *pointer) {
     free(pointer);
 }
 
-void *hotbed_longer(void *old, uint64_t n, uint64_t *capacity, size_t bytes) {
-    if (n < *capacity)
-        return old;
-    const uint64_t more = *capacity == 0 ? 16 : 2 * *capacity;
-    void *longer = hotbed_new(more * bytes);
+bool hotbed_reserve(void *array, uint64_t n, uint64_t more, uint64_t *capacity, size_t bytes) {
+    if (more <= *capacity - n)
+        return true;
+    uint64_t larger = *capacity == 0 ? 16 : 2 * *capacity;
+    larger = larger > n + more ? larger : n + more;
+    void *old, *longer = hotbed_new(larger * bytes);
     if (longer == NULL)
-        return NULL;
+        return false;
+    memcpy(&old, array, sizeof old);
     if (n > 0)
         memcpy(longer, old, n * bytes);
     hotbed_delete(old);
-    *capacity = more;
-    return longer;
+    memcpy(array, &longer, sizeof longer);
+    *capacity = larger;
+    return true;
 }
 
 const char *hotbed_backend_name(hotbed_backend backend) {

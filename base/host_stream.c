@@ -23,6 +23,7 @@
 #include "base/host_race.h"
 #include "base/thread.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -88,9 +89,9 @@ typedef struct graph_event {
 typedef struct host_graph {
     hotbed_graph base;
     task *tasks;
-    size_t num_tasks, max_tasks;
+    uint64_t num_tasks, max_tasks;
     graph_event *events;
-    size_t num_events, max_events;
+    uint64_t num_events, max_events;
     bool no_memory; /* an allocation failed, so the recording is incomplete */
 } host_graph;
 
@@ -271,40 +272,24 @@ static void fill_task(task *t, const work *w, const void *args, size_t bytes) {
 
 /* --- recording ------------------------------------------------------------------------------ */
 
-/* Make space for one more item. Each growth is counted like the library's other allocations. */
-static bool grow(void **items, size_t item_bytes, size_t count, size_t *max) {
-    if (count < *max)
-        return true;
-    size_t larger = *max == 0 ? 16 : *max * 2;
-    void *moved = realloc(*items, larger * item_bytes);
-    if (moved == NULL)
-        return false;
-    hotbed_count_allocation(larger * item_bytes);
-    *items = moved;
-    *max = larger;
-    return true;
-}
-
 static hotbed_status fail_recording(host_graph *graph) {
     graph->no_memory = true;
     return hotbed_fail(
-        HOTBED_ERR_MEMORY, "no memory to record task %zu of a graph", graph->num_tasks + 1);
+        HOTBED_ERR_MEMORY, "no memory to record task %" PRIu64 " of a graph", graph->num_tasks + 1);
 }
 
 static hotbed_status record_task(host_graph *graph, task **out) {
-    void *items = graph->tasks;
-    if (!grow(&items, sizeof(task), graph->num_tasks, &graph->max_tasks))
+    if (!hotbed_reserve(
+            &graph->tasks, graph->num_tasks, 1, &graph->max_tasks, sizeof *graph->tasks))
         return fail_recording(graph);
-    graph->tasks = items;
     *out = &graph->tasks[graph->num_tasks++];
     return HOTBED_OK;
 }
 
 static hotbed_status record_event(host_graph *graph, host_event *event, bool wait) {
-    void *items = graph->events;
-    if (!grow(&items, sizeof(graph_event), graph->num_events, &graph->max_events))
+    if (!hotbed_reserve(
+            &graph->events, graph->num_events, 1, &graph->max_events, sizeof *graph->events))
         return fail_recording(graph);
-    graph->events = items;
     hold(&event->references);
     graph->events[graph->num_events++] = (graph_event){event, wait};
     return HOTBED_OK;
@@ -314,8 +299,8 @@ static void graph_destroy(hotbed_graph *base) {
     host_graph *graph = (host_graph *)base;
     for (size_t i = 0; i < graph->num_events; i++)
         event_drop(graph->events[i].event);
-    free(graph->events);
-    free(graph->tasks);
+    hotbed_delete(graph->events);
+    hotbed_delete(graph->tasks);
     hotbed_delete(graph);
 }
 

@@ -127,9 +127,10 @@ hotbed_status hotbed_event_await(hotbed_event *event);
 void *hotbed_new(size_t bytes);
 void hotbed_delete(void *pointer); /* NULL is allowed */
 
-/* Return an array of n elements of `bytes` each, at `old`, with space for one more: `old` or, if all of
- * *capacity are used, a longer copy, and `old` is deleted. NULL: out of memory, and `old` stays. */
-void *hotbed_longer(void *old, uint64_t n, uint64_t *capacity, size_t bytes);
+/* Make space for `more` elements after the n of an array, of `bytes` each. `array` points to the pointer
+ * to the array: NULL, or from hotbed_new(). It moves if *capacity is too small. false: out of memory, and
+ * nothing has changed. */
+bool hotbed_reserve(void *array, uint64_t n, uint64_t more, uint64_t *capacity, size_t bytes);
 
 /* The table of functions of a backend: for `name`, &name_cuda or &name_host. */
 #if defined(HOTBED_WITH_CUDA)

@@ -19,10 +19,6 @@
 static const hotbed_checkpoint_config config = {
     .calls = &hotbed_io_system, .bucket_bits = HOTBED_BUCKET_BITS};
 
-static hotbed_status check_given(const char *call, const char *name, const void *argument) {
-    return argument != NULL ? HOTBED_OK : hotbed_fail_null_of(call, name);
-}
-
 static hotbed_status copy_options(
     const hotbed_checkpoint_options *options, hotbed_checkpoint_options *out) {
     return HOTBED_OPTIONS_READ(out, hotbed_checkpoint_options, num_blobs, options);
@@ -113,9 +109,9 @@ hotbed_status hotbed_checkpoint_save(
     const hotbed_checkpoint_options *options, hotbed_stream *stream) {
     hotbed_checkpoint_options read;
     hotbed_storages all = {.n = 0};
-    HOTBED_TRY(check_given("checkpoint_save", "path", path));
-    HOTBED_TRY(check_given("checkpoint_save", "options", options));
-    HOTBED_TRY(check_given("checkpoint_save", "stream", stream));
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_save", "path", path));
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_save", "options", options));
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_save", "stream", stream));
     HOTBED_TRY(copy_options(options, &read));
     hotbed_status status = check_options(&read);
     HOTBED_THEN(status, check_comm(read.comm, &read.share));
@@ -133,8 +129,8 @@ hotbed_status hotbed_checkpoint_save(
 }
 
 hotbed_status hotbed_checkpoint_begin(const char *path, hotbed_checkpoint_id *id) {
-    HOTBED_TRY(check_given("checkpoint_begin", "path", path));
-    HOTBED_TRY(check_given("checkpoint_begin", "id", id));
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_begin", "path", path));
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_begin", "id", id));
     return hotbed_error_path(hotbed_save_begin(&config, path, id), path);
 }
 
@@ -143,9 +139,9 @@ hotbed_status hotbed_checkpoint_put(
     uint32_t num_storages, const hotbed_checkpoint_options *options, hotbed_stream *stream) {
     hotbed_checkpoint_options read;
     hotbed_storages all = {.n = 0};
-    HOTBED_TRY(check_given("checkpoint_put", "path", path));
-    HOTBED_TRY(check_given("checkpoint_put", "options", options));
-    HOTBED_TRY(check_given("checkpoint_put", "stream", stream));
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_put", "path", path));
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_put", "options", options));
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_put", "stream", stream));
     HOTBED_TRY(read_options(options, &read));
     hotbed_status status =
         open_storages("checkpoint_put", storages, num_storages, read.names, &all);
@@ -181,8 +177,8 @@ hotbed_status hotbed_checkpoint_snapshot_take(
     hotbed_storages all = {.n = 0};
     HOTBED_TRY(hotbed_check_pointer_of("snapshot_take", "out", out));
     *out = NULL;
-    HOTBED_TRY(check_given("snapshot_take", "options", options));
-    HOTBED_TRY(check_given("snapshot_take", "stream", stream));
+    HOTBED_TRY(hotbed_check_pointer_of("snapshot_take", "options", options));
+    HOTBED_TRY(hotbed_check_pointer_of("snapshot_take", "stream", stream));
     HOTBED_TRY(read_options(options, &read));
     if (read.comm != NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "snapshot_take: a communicator is set");
@@ -205,15 +201,15 @@ hotbed_status hotbed_checkpoint_snapshot_take(
 
 hotbed_status hotbed_checkpoint_snapshot_write(
     hotbed_checkpoint_snapshot *snapshot, const char *path) {
-    HOTBED_TRY(check_given("snapshot_write", "snapshot", snapshot));
-    HOTBED_TRY(check_given("snapshot_write", "path", path));
+    HOTBED_TRY(hotbed_check_pointer_of("snapshot_write", "snapshot", snapshot));
+    HOTBED_TRY(hotbed_check_pointer_of("snapshot_write", "path", path));
     return hotbed_error_path(hotbed_snapshot_write(&config, path, snapshot), path);
 }
 
 hotbed_status hotbed_checkpoint_snapshot_put(
     hotbed_checkpoint_snapshot *snapshot, const char *path, hotbed_checkpoint_id id) {
-    HOTBED_TRY(check_given("snapshot_put", "snapshot", snapshot));
-    HOTBED_TRY(check_given("snapshot_put", "path", path));
+    HOTBED_TRY(hotbed_check_pointer_of("snapshot_put", "snapshot", snapshot));
+    HOTBED_TRY(hotbed_check_pointer_of("snapshot_put", "path", path));
     return hotbed_error_path(hotbed_snapshot_put(&config, path, id, snapshot), path);
 }
 
@@ -250,8 +246,8 @@ hotbed_status hotbed_checkpoint_load(
     hotbed_checkpoint_load_options read = {.size = sizeof read};
     hotbed_checkpoint_report out = {.num_tables = 0};
     hotbed_storages all = {.n = 0};
-    HOTBED_TRY(check_given("checkpoint_load", "path", path));
-    HOTBED_TRY(check_given("checkpoint_load", "stream", stream));
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_load", "path", path));
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_load", "stream", stream));
     if (options != NULL)
         HOTBED_TRY(
             HOTBED_OPTIONS_READ(&read, hotbed_checkpoint_load_options, num_increments, options));
@@ -272,9 +268,9 @@ hotbed_status hotbed_checkpoint_load(
 
 hotbed_status hotbed_checkpoint_read_blob(
     const char *path, const char *name, void *data, uint64_t *bytes) {
-    HOTBED_TRY(check_given("checkpoint_read_blob", "path", path));
-    HOTBED_TRY(check_given("checkpoint_read_blob", "name", name));
-    HOTBED_TRY(check_given("checkpoint_read_blob", "bytes", bytes));
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_read_blob", "path", path));
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_read_blob", "name", name));
+    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_read_blob", "bytes", bytes));
     return hotbed_error_path(hotbed_blob_read(config.calls, path, name, data, bytes), path);
 }
 

@@ -48,13 +48,10 @@ static void fail_memory(search *s) {
 
 /* Note a checkpoint that is not whole, for the reason of the last error. */
 static void skip(search *s, const char *path, hotbed_status status) {
-    hotbed_checkpoint_skipped *skipped =
-        hotbed_longer(s->skipped, s->num_skipped, &s->skipped_capacity, sizeof *skipped);
-    if (skipped == NULL) {
+    if (!hotbed_reserve(&s->skipped, s->num_skipped, 1, &s->skipped_capacity, sizeof *s->skipped)) {
         fail_memory(s);
         return;
     }
-    s->skipped = skipped;
     hotbed_checkpoint_skipped *last = &s->skipped[s->num_skipped++];
     *last = (hotbed_checkpoint_skipped){
         .path = copy_text(path, "", ""),
@@ -113,13 +110,11 @@ static hotbed_status read_entry(
 }
 
 static void add(search *s, char *path, const hotbed_manifest *m) {
-    entry *entries = hotbed_longer(s->entries, s->n, &s->capacity, sizeof *entries);
-    if (entries == NULL) {
+    if (!hotbed_reserve(&s->entries, s->n, 1, &s->capacity, sizeof *s->entries)) {
         hotbed_delete(path);
         fail_memory(s);
         return;
     }
-    s->entries = entries;
     s->entries[s->n++] = (entry){
         .path = path,
         .link = is_link(path),

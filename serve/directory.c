@@ -36,13 +36,10 @@ static void add_name(void *context, const char *name) {
     const char *of = draft ? name + sizeof unfinished - 1 : name;
     if (draft != all->drafts || (hotbed_cut_number(of) == 0 && hotbed_rows_number(of) == 0))
         return;
-    void *longer = hotbed_longer(all->names, all->n, &all->capacity, sizeof *all->names);
-    if (longer == NULL) {
+    if (hotbed_reserve(&all->names, all->n, 1, &all->capacity, sizeof *all->names))
+        snprintf(all->names[all->n++], HOTBED_CUT_NAME_BYTES, "%s", name);
+    else
         all->memory = true;
-        return;
-    }
-    all->names = longer;
-    snprintf(all->names[all->n++], HOTBED_CUT_NAME_BYTES, "%s", name);
 }
 
 static int by_text(const void *a, const void *b) {

@@ -174,9 +174,9 @@ static hotbed_status write_cut(hotbed_publisher *p, bool *named) {
 }
 
 static hotbed_status remember_base(hotbed_publisher *p) {
-    uint64_t *bases = hotbed_longer(p->bases, p->num_bases, &p->base_capacity, sizeof *bases);
-    HOTBED_TRY_MEMORY(bases, "%" PRIu64 " bases", p->num_bases + 1);
-    p->bases = bases;
+    HOTBED_TRY_MEMORY(
+        hotbed_reserve(&p->bases, p->num_bases, 1, &p->base_capacity, sizeof *p->bases),
+        "%" PRIu64 " bases", p->num_bases + 1);
     p->bases[p->num_bases++] = p->head.number;
     return HOTBED_OK;
 }

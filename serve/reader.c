@@ -185,13 +185,10 @@ static void add_cut(void *context, const char *name) {
     uint64_t number = hotbed_cut_number(name);
     if (number == 0)
         return;
-    uint64_t *numbers = hotbed_longer(all->numbers, all->n, &all->capacity, sizeof *numbers);
-    if (numbers == NULL) {
+    if (hotbed_reserve(&all->numbers, all->n, 1, &all->capacity, sizeof *all->numbers))
+        all->numbers[all->n++] = number;
+    else
         all->memory = true;
-        return;
-    }
-    all->numbers = numbers;
-    all->numbers[all->n++] = number;
 }
 
 /* The state of a poll. */

@@ -33,18 +33,9 @@ static void print(hotbed_codec *c, const char *text) {
     size_t n = strlen(text);
     if (c->status != HOTBED_OK)
         return;
-    if (n > c->capacity - c->bytes) {
-        size_t capacity = 2 * c->capacity + n;
-        char *grown = hotbed_new(capacity);
-        if (grown == NULL) {
-            c->status = hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for %s", capacity, c->name);
-            return;
-        }
-        if (c->bytes > 0)
-            memcpy(grown, c->text, c->bytes);
-        hotbed_delete(c->text);
-        c->text = grown;
-        c->capacity = capacity;
+    if (!hotbed_reserve(&c->text, c->bytes, n, &c->capacity, 1)) {
+        c->status = hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for %s", c->bytes + n, c->name);
+        return;
     }
     memcpy(c->text + c->bytes, text, n);
     c->bytes += n;

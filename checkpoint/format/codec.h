@@ -13,11 +13,12 @@ enum { HOTBED_CODEC_NAME_BYTES = 64 };
 
 typedef struct hotbed_codec {
     bool writing;
-    const char *name;       /* of the text, for messages */
-    const char *at, *end;   /* reading: the rest of the text */
-    char *text;             /* writing; the caller frees it with hotbed_delete() */
-    size_t bytes, capacity; /* writing */
-    unsigned line;          /* from 1 */
+    const char *name;     /* of the text, for messages */
+    const char *at, *end; /* reading: the rest of the text */
+    char *text;           /* writing; the caller frees it with hotbed_delete() */
+    size_t bytes;         /* writing */
+    uint64_t capacity;
+    unsigned line; /* from 1 */
     hotbed_status status;
 } hotbed_codec;
 

@@ -25,19 +25,11 @@ static unsigned char *find(const hotbed_sparse *s, uint64_t number) {
     return at < s->num && s->pages[at].number == number ? s->pages[at].bytes : NULL;
 }
 
-static bool reserve(hotbed_sparse *s) {
-    hotbed_sparse_page *pages = hotbed_longer(s->pages, s->num, &s->capacity, sizeof *pages);
-    if (pages == NULL)
-        return false;
-    s->pages = pages;
-    return true;
-}
-
 /* Return the page with this number, and create it if it does not exist. NULL: there is no
  * memory. */
 static unsigned char *find_or_make(hotbed_sparse *s, uint64_t number) {
     unsigned char *bytes = find(s, number);
-    if (bytes != NULL || !reserve(s))
+    if (bytes != NULL || !hotbed_reserve(&s->pages, s->num, 1, &s->capacity, sizeof *s->pages))
         return bytes;
     bytes = hotbed_new(PAGE);
     if (bytes == NULL)

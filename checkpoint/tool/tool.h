@@ -100,7 +100,7 @@ bool tool_is_broken(const tool_entry *entry);
 
 /* Read all entries of a directory: first the checkpoints, in order of step, time and name, then
  * everything else, by name. Plain files are left out, except unfinished exports. A link is followed
- * only to find the checkpoint that it leads to. The caller frees *out with free().
+ * only to find the checkpoint that it leads to. The caller frees *out with hotbed_delete().
  * Errors: IO, MEMORY. */
 hotbed_status tool_read_directory(const char *path, tool_entry **out, size_t *n);
 

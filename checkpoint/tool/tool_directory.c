@@ -383,7 +383,7 @@ static hotbed_status find_targets(const char *path, tool_entry *entries, size_t 
 
 static hotbed_status read_entries(DIR *list, const char *path, tool_entry **out, size_t *n) {
     hotbed_io_file in = {.calls = &hotbed_io_system, .handle = dirfd(list), .direct = -1};
-    size_t capacity = 0;
+    uint64_t capacity = 0;
     hotbed_io_name(in.name, NULL, path);
     for (;;) {
         errno = 0;
@@ -392,12 +392,7 @@ static hotbed_status read_entries(DIR *list, const char *path, tool_entry **out,
             return errno == 0 ? HOTBED_OK : hotbed_io_fail("cannot read", path, -errno);
         if (strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0)
             continue;
-        if (*n == capacity) {
-            capacity = 2 * capacity + 16;
-            tool_entry *grown = realloc(*out, capacity * sizeof **out);
-            HOTBED_TRY_MEMORY(grown, "%zu names", capacity);
-            *out = grown;
-        }
+        HOTBED_TRY_MEMORY(hotbed_reserve(out, *n, 1, &capacity, sizeof **out), "%zu names", *n + 1);
         *n += read_entry(&in, item->d_name, &(*out)[*n]);
     }
 }
@@ -431,7 +426,7 @@ static hotbed_status read_once(const char *path, tool_entry **out, size_t *n, bo
     closedir(list);
     if (status == HOTBED_OK)
         return HOTBED_OK;
-    free(*out);
+    hotbed_delete(*out);
     *out = NULL;
     *n = 0;
     return status;
@@ -443,7 +438,7 @@ hotbed_status tool_read_directory(const char *path, tool_entry **out, size_t *n)
     bool changed;
     hotbed_status status = read_once(path, out, n, &changed);
     for (int i = 0; i < MOST && status == HOTBED_OK && changed; i++) {
-        free(*out);
+        hotbed_delete(*out);
         status = read_once(path, out, n, &changed);
     }
     return status;
@@ -473,7 +468,7 @@ hotbed_status tool_explain(const char *path, hotbed_status status) {
     if (tool_read_directory(path, &entries, &n) == HOTBED_OK)
         for (size_t i = 0; i < n; i++)
             checkpoints += entries[i].described;
-    free(entries);
+    hotbed_delete(entries);
     return checkpoints == 0 ? hotbed_error_return(&error, status)
                             : hotbed_fail_again(
                                   &error.fields, status,
@@ -614,7 +609,7 @@ static hotbed_status open_beside(
                                : fail_broken(path, directory, entries, n, at);
         snprintf(text, 1024, "%s", hotbed_last_error());
     }
-    free(entries);
+    hotbed_delete(entries);
     return status;
 }
 

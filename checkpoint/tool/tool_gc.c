@@ -387,6 +387,6 @@ int tool_gc(const tool_options *o) {
     if (status != HOTBED_OK)
         return tool_fail(status);
     int result = gc(o, entries, n);
-    free(entries);
+    hotbed_delete(entries);
     return result;
 }

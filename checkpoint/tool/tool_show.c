@@ -3,6 +3,7 @@
 #include "checkpoint/verify.h"
 
 #include "base/error.h"
+#include "base/stream.h"
 #include "hotbed/route.h"
 
 #include <inttypes.h>
@@ -86,7 +87,7 @@ int tool_list(const tool_options *o) {
     }
     if (o->json)
         printf("]\n");
-    free(entries);
+    hotbed_delete(entries);
     return damaged ? TOOL_DIFFERS : TOOL_SAME;
 }
 

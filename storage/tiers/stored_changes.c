@@ -6,9 +6,8 @@
 #include "base/stream.h"
 
 #include <pthread.h>
-#include <string.h>
 
-enum { SLOTS_LEAST = 64, KEYS_LEAST = 1024 };
+enum { SLOTS_LEAST = 64 };
 
 typedef struct entry {
     uint64_t key;
@@ -41,20 +40,9 @@ struct hotbed_stored_changes {
 /* --- lists ------------------------------------------------------------------------------------ */
 
 hotbed_status hotbed_changed_keys_reserve(hotbed_changed_keys *keys, uint64_t n) {
-    if (n <= keys->capacity - keys->n)
-        return HOTBED_OK;
-    uint64_t larger = 2 * keys->capacity > keys->n + n ? 2 * keys->capacity : keys->n + n;
-    larger = larger > KEYS_LEAST ? larger : KEYS_LEAST;
-    uint64_t *items = hotbed_new(larger * sizeof *items);
-    if (items == NULL)
-        return hotbed_fail_value(
-            HOTBED_ERR_MEMORY, NULL, larger, "no memory for %llu keys that were changed",
-            (unsigned long long)larger);
-    if (keys->n > 0)
-        memcpy(items, keys->items, keys->n * sizeof *items);
-    hotbed_delete(keys->items);
-    keys->items = items;
-    keys->capacity = larger;
+    HOTBED_TRY_MEMORY(
+        hotbed_reserve(&keys->items, keys->n, n, &keys->capacity, sizeof *keys->items),
+        "%llu keys that were changed", (unsigned long long)(keys->n + n));
     return HOTBED_OK;
 }
 

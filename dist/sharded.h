@@ -481,9 +481,11 @@ hotbed_status hotbed_step_begin_backward(
     hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t *stride,
     hotbed_stream *stream, const char *call, hotbed_member **out);
 
-/* Prefetch the member's rows if the batch trains and they have not been. */
+/* Prefetch the member's rows if the batch trains and they have not been. Then *open is true: what
+ * backward needs is on branches, and the caller calls hotbed_sharded_context_leave_open(), also after
+ * an error. */
 hotbed_status hotbed_step_prepare(
-    hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream);
+    hotbed_sharded_context *context, hotbed_member *m, bool *open, hotbed_stream *stream);
 
 /* hotbed_sharded_compute() in hotbed_sharded_read(), after hotbed_step_begin_read(). If the member can
  * be read in pieces, `output` is complete afterwards, and the stage is WAIT_OUTPUT, otherwise COMPUTE. */

@@ -249,13 +249,9 @@ const hotbed_part_calls hotbed_alone_calls = {
 
 /* --- read and backward: the lookup uses the caller's rows and gradients where it can ------------------- */
 
-static hotbed_status read(
-    hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
+static hotbed_status read_parts(
+    const hotbed_sharded_context *context, const hotbed_member *m, void *output, uint64_t stride,
     hotbed_stream *stream) {
-    hotbed_member *m = NULL;
-    HOTBED_TRY(hotbed_step_begin_read(context, number, stream, "read", &m));
-    HOTBED_TRY(hotbed_step_check_rows(m, output, "output", &stride));
-    HOTBED_TRY(hotbed_step_prepare(context, m, stream));
     for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
         const hotbed_part *part = hotbed_step_part(context, m, g);
         if (reads_into_output(part)) {
@@ -265,6 +261,24 @@ static hotbed_status read(
         HOTBED_TRY(compute_local(context, m, part, stream));
         HOTBED_TRY(wait_output(context, part, output, stride, stream));
     }
+    return HOTBED_OK;
+}
+
+/* Rows are read while branches group the occurrences for backward; tables without an index need
+ * nothing of the dedup before. */
+static hotbed_status read(
+    hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    hotbed_member *m = NULL;
+    bool open;
+    HOTBED_TRY(hotbed_step_begin_read(context, number, stream, "read", &m));
+    HOTBED_TRY(hotbed_step_check_rows(m, output, "output", &stride));
+    hotbed_status status = hotbed_step_prepare(context, m, &open, stream);
+    HOTBED_THEN(status, read_parts(context, m, output, stride, stream));
+    const hotbed_status joined =
+        open ? hotbed_sharded_context_leave_open(context, stream) : HOTBED_OK;
+    HOTBED_TRY(status);
+    HOTBED_TRY(joined);
     return hotbed_step_end(context, m, HOTBED_STAGE_WAIT_OUTPUT, stream);
 }
 

@@ -103,6 +103,12 @@ static hotbed_status prefetch_part(
     return join(enqueue_prefetch(context, part, stream), stream);
 }
 
+static hotbed_status open_prefetch_part(
+    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
+    const call_args *args, hotbed_stream *stream) {
+    return enqueue_prefetch(context, part, stream);
+}
+
 static hotbed_status begin_prefetch(
     hotbed_sharded_context *context, const hotbed_member *m, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_sharded_context_settle(context, stream));
@@ -110,10 +116,10 @@ static hotbed_status begin_prefetch(
 }
 
 static hotbed_status prefetch(
-    hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream) {
+    hotbed_sharded_context *context, hotbed_member *m, part_stage stage, hotbed_stream *stream) {
     HOTBED_TRY(begin_prefetch(context, m, stream));
     const call_args args = {NULL, NULL, 0};
-    HOTBED_TRY(for_parts(context, m, true, prefetch_part, &args, stream));
+    HOTBED_TRY(for_parts(context, m, true, stage, &args, stream));
     m->stage = HOTBED_STAGE_PREFETCH;
     return HOTBED_OK;
 }
@@ -124,7 +130,7 @@ hotbed_status hotbed_sharded_prefetch(
     HOTBED_TRY(hotbed_step_begin(context, number, stream, "prefetch", HOTBED_STAGE_WAIT_INPUT, &m));
     if (!m->training)
         return hotbed_fail(HOTBED_ERR_STATE, "prefetch: the collection is in eval mode");
-    HOTBED_TRY(prefetch(context, m, stream));
+    HOTBED_TRY(prefetch(context, m, prefetch_part, stream));
     return hotbed_sharded_context_leave(context, stream);
 }
 
@@ -139,10 +145,11 @@ hotbed_status hotbed_step_begin_read(
 }
 
 hotbed_status hotbed_step_prepare(
-    hotbed_sharded_context *context, hotbed_member *m, hotbed_stream *stream) {
+    hotbed_sharded_context *context, hotbed_member *m, bool *open, hotbed_stream *stream) {
+    *open = m->training && m->stage == HOTBED_STAGE_WAIT_INPUT;
     if (!m->training)
         return hotbed_sharded_context_settle(context, stream);
-    return m->stage == HOTBED_STAGE_WAIT_INPUT ? prefetch(context, m, stream) : HOTBED_OK;
+    return *open ? prefetch(context, m, open_prefetch_part, stream) : HOTBED_OK;
 }
 
 hotbed_status hotbed_step_compute(

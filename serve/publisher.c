@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
+#include "base/thread.h"
 #include "serve/directory.h"
 #include "serve/encode.h"
 
@@ -539,7 +540,7 @@ static hotbed_status create(
     if (p->rank != 0)
         status = open_directory(p, calls, path);
     HOTBED_TRY(join(p, status));
-    int error = pthread_create(&p->thread, NULL, run, p);
+    int error = hotbed_thread_start(&p->thread, run, p);
     if (error != 0)
         return hotbed_fail_os(HOTBED_ERR_MEMORY, error, "publisher_create: cannot create a thread");
     p->started = true;

@@ -11,6 +11,7 @@
 #include "base/port.h"
 #include "base/sort.h"
 #include "base/stream.h"
+#include "base/thread.h"
 #include "checkpoint/format/io.h"
 #include "serve/lookup.h"
 #include "serve/metrics.h"
@@ -445,7 +446,7 @@ static hotbed_status open_reader(
                          hotbed_last_error());
     if (r->follow_ms == 0)
         return HOTBED_OK;
-    int error = pthread_create(&r->thread, NULL, follow, r);
+    int error = hotbed_thread_start(&r->thread, follow, r);
     if (error != 0)
         return hotbed_fail_os(HOTBED_ERR_MEMORY, error, "reader_open: cannot create a thread");
     r->started = true;

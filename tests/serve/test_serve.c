@@ -11,12 +11,14 @@
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* What most tests need. */
@@ -105,6 +107,29 @@ static void a_reader_follows_a_publisher(hotbed_backend backend) {
         CHECK_EQ(stats.keys, cut * SERVED_TABLES * SERVED_KEYS);
         publish(&b);
     }
+    finish(&b);
+}
+
+/* Threads of the program handle its signals. */
+static void signals_do_not_reach_the_librarys_threads(hotbed_backend backend) {
+    const hotbed_reader_options follow = {.size = sizeof follow, .follow_ms = 1};
+    bench b;
+    sigset_t usr1, before;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    begin(&b, backend);
+    CHECK_EQ(pthread_sigmask(SIG_UNBLOCK, &usr1, NULL), 0);
+    create(&b);
+    publish(&b);
+    CHECK_OK(hotbed_reader_open(b.directory, &follow, &b.reader));
+    CHECK_EQ(pthread_sigmask(SIG_BLOCK, &usr1, &before), 0);
+    CHECK_EQ(
+        kill(getpid(), SIGUSR1), 0); /* ends the process if a thread takes it, which now runs */
+    publish(&b);
+    for (hotbed_reader_stats stats = {.size = sizeof stats}; stats.version < 2; sched_yield())
+        CHECK_OK(hotbed_reader_get_stats(b.reader, &stats));
+    CHECK_EQ(sigtimedwait(&usr1, NULL, &(struct timespec){0}), SIGUSR1);
+    CHECK_EQ(pthread_sigmask(SIG_SETMASK, &before, NULL), 0);
     finish(&b);
 }
 
@@ -1067,6 +1092,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(a_killed_process_leaves_a_whole_cut)},
     {TEST(a_forked_process_opens_a_reader_of_its_own)},
     {TEST(a_reader_follows_a_publisher)},
+    {TEST(signals_do_not_reach_the_librarys_threads)},
     {TEST(lookups_have_the_bytes_of_eval)},
     {TEST(pooled_lookups_are_those_of_the_storage)},
     {TEST(each_encoding_is_as_near_as_it_says)},

@@ -181,23 +181,16 @@ typedef struct hotbed_member hotbed_member;
  * pooled. Chosen when the context is created. */
 typedef struct hotbed_part_calls {
     /* Create the part's memory and the path of the plan. */
-    hotbed_status (*create)(
-        hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream);
+    hotbed_status (*create)(hotbed_part *part, hotbed_stream *stream);
     /* Called after prefetch: make the occurrences of the ticket's keys refer to the rows of
      * gradients that update() passes to the lookup. NULL: they need not. */
-    hotbed_status (*place_gradients)(
-        const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream);
-    hotbed_status (*compute)(
-        const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
-        hotbed_stream *stream);
+    hotbed_status (*place_gradients)(const hotbed_part *part, hotbed_stream *stream);
+    hotbed_status (*compute)(const hotbed_part *part, hotbed_stream *stream);
     hotbed_status (*wait_output)(
-        const hotbed_sharded_context *context, const hotbed_part *part, void *output,
-        uint64_t stride, hotbed_stream *stream);
+        const hotbed_part *part, void *output, uint64_t stride, hotbed_stream *stream);
     hotbed_status (*backward_dist)(
-        hotbed_sharded_context *context, hotbed_part *part, const void *gradient, uint64_t stride,
-        hotbed_stream *stream);
-    hotbed_status (*update)(
-        const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream);
+        hotbed_part *part, const void *gradient, uint64_t stride, hotbed_stream *stream);
+    hotbed_status (*update)(const hotbed_part *part, hotbed_stream *stream);
 } hotbed_part_calls;
 
 /* What a context does with one rank, which sends nothing, or with several. */
@@ -226,9 +219,10 @@ typedef struct hotbed_alone_part {
 
 struct hotbed_part {
     const hotbed_part_calls *calls;
+    hotbed_sharded_context *context;
+    hotbed_member *member; /* its collection in the context */
     hotbed_sharded *sharded;
     hotbed_group *group;
-    uint32_t member; /* number of its collection in the context */
     hotbed_memory memory;
     hotbed_batch batch; /* of the lookup */
     hotbed_pick_view pick;
@@ -362,8 +356,7 @@ void hotbed_parts_destroy(hotbed_sharded_context *context);
 hotbed_status hotbed_parts_make_exact(hotbed_sharded_context *context, hotbed_stream *stream);
 
 /* Create the memory, views and path of a part that exchanges messages. */
-hotbed_status hotbed_part_create(
-    hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream);
+hotbed_status hotbed_part_create(hotbed_part *part, hotbed_stream *stream);
 
 /* Of several ranks: reset the overflow words before the keys of a batch are sent, or sent again; send
  * of hotbed_context_calls; and make one batch of the received messages. */
@@ -383,19 +376,15 @@ static inline bool hotbed_path_in_window(
 }
 
 /* Send rows of one part, or their gradients, to the other side. */
-hotbed_status hotbed_exchange_rows(
-    hotbed_sharded_context *context, hotbed_part *part, bool gradients, hotbed_stream *stream);
+hotbed_status hotbed_exchange_rows(hotbed_part *part, bool gradients, hotbed_stream *stream);
 
 /* The part's rows, or gradients, as kernels see them, with these ends. */
-hotbed_deliver_view hotbed_part_deliver(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends,
-    bool gradients);
+hotbed_deliver_view hotbed_part_deliver(const hotbed_part *part, hotbed_ends ends, bool gradients);
 
 /* The part's bags as kernels see them, with these ends: the requester's or, with `owner`, the
  * owner's. */
 hotbed_bags_view hotbed_part_bags(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends,
-    bool gradients, bool owner);
+    const hotbed_part *part, hotbed_ends ends, bool gradients, bool owner);
 
 /* Whether the caller's gradients travel as they are. */
 bool hotbed_part_sends_plainly(const hotbed_sharded *sharded);
@@ -406,8 +395,7 @@ hotbed_status hotbed_part_keep_step(const hotbed_part *part, hotbed_stream *stre
 
 /* The part's sums and bags as kernels see them, for bags that begin at `starts`. */
 hotbed_pool_view hotbed_part_pool(
-    const hotbed_sharded_context *context, const hotbed_part *part, const uint32_t *starts,
-    uint32_t batch_size);
+    const hotbed_part *part, const uint32_t *starts, uint32_t batch_size);
 
 /* The number that a feature of the collection has in the batch; num_features if the batch lacks it.
  * Tries `guess` first. */
@@ -438,11 +426,10 @@ static inline bool hotbed_part_has_order_of(const hotbed_part *part, const hotbe
 hotbed_status hotbed_wire_create(hotbed_sharded *sharded, hotbed_stream *stream);
 
 /* The messages of the part's path, for the kernel that reads them. */
-hotbed_wire_view hotbed_wire_keys(const hotbed_sharded_context *context, const hotbed_part *part);
+hotbed_wire_view hotbed_wire_keys(const hotbed_part *part);
 
 /* What a phase of the batch moves: rows or sums, or gradients. */
-hotbed_wire_view hotbed_wire_rows(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_wire_phase phase);
+hotbed_wire_view hotbed_wire_rows(const hotbed_part *part, hotbed_wire_phase phase);
 
 /* --- stages (sharded_step.c; sharded_alone.c, sharded_ranks.c) ----------------------------------------- */
 
@@ -496,11 +483,10 @@ hotbed_status hotbed_step_read(
 /* The stages compute and wait_output of a sequence's part with dedup, for its tables first .. end-1
  * (sharded_rows.c). A barrier of the window comes between the two. */
 hotbed_status hotbed_rows_compute_tables(
-    const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
-    uint32_t first, uint32_t end, hotbed_stream *stream);
+    const hotbed_part *part, uint32_t first, uint32_t end, hotbed_stream *stream);
 hotbed_status hotbed_rows_take_tables(
-    const hotbed_sharded_context *context, const hotbed_part *part, uint32_t first, uint32_t end,
-    void *output, uint64_t stride, hotbed_stream *stream);
+    const hotbed_part *part, uint32_t first, uint32_t end, void *output, uint64_t stride,
+    hotbed_stream *stream);
 
 /* The stride of the caller's rows without gaps. */
 static inline uint64_t hotbed_step_least_stride(const hotbed_sharded *c) {
@@ -513,11 +499,9 @@ hotbed_status hotbed_step_check_rows(
 
 /* Write the lookup's output to `output`; hotbed_part_compute_to() writes it where `to` says. */
 hotbed_status hotbed_step_compute(
-    const hotbed_member *m, const hotbed_part *part, void *output, uint64_t stride,
-    hotbed_stream *stream);
+    const hotbed_part *part, void *output, uint64_t stride, hotbed_stream *stream);
 hotbed_status hotbed_part_compute_to(
-    const hotbed_member *m, const hotbed_part *part, const hotbed_scatter_view *to,
-    hotbed_stream *stream);
+    const hotbed_part *part, const hotbed_scatter_view *to, hotbed_stream *stream);
 
 static inline hotbed_part *hotbed_step_part(
     const hotbed_sharded_context *context, const hotbed_member *m, uint32_t group) {

@@ -33,12 +33,11 @@ static size_t carve_part(hotbed_part *part, uint8_t *base) {
     return carve.used;
 }
 
-static hotbed_status create(
-    hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
+static hotbed_status create(hotbed_part *part, hotbed_stream *stream) {
     const hotbed_group *g = part->group;
     const hotbed_sharded_options *o = &part->sharded->options;
     uint64_t rows = (uint64_t)g->num_features * o->max_batch_size;
-    uint64_t batch_rows = context->members[part->member].rows_most;
+    uint64_t batch_rows = part->member->rows_most;
     part->scratch_bytes = hotbed_kjt_scratch(stream, rows > batch_rows ? rows : batch_rows);
     part->pick.num_features = g->num_features;
     if (part->sharded->pooling == HOTBED_POOL_NONE)
@@ -113,8 +112,7 @@ static hotbed_status send(hotbed_sharded_context *context, bool exact, hotbed_st
     return hotbed_comm_check_call("input_dist", context->comm, stream);
 }
 
-static hotbed_status place_gradients(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
+static hotbed_status place_gradients(const hotbed_part *part, hotbed_stream *stream) {
     hotbed_dedup_occurrences o = hotbed_dedup_occurrences_of(part->path->ticket);
     if (part->sources == NULL)
         return HOTBED_OK;
@@ -135,12 +133,10 @@ static void *local_rows(const hotbed_part *part, uint64_t *stride) {
     return part->path->owner_rows;
 }
 
-static hotbed_status compute_local(
-    const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
-    hotbed_stream *stream) {
+static hotbed_status compute_local(const hotbed_part *part, hotbed_stream *stream) {
     uint64_t stride;
     void *local = local_rows(part, &stride);
-    return hotbed_step_compute(m, part, local, stride, stream);
+    return hotbed_step_compute(part, local, stride, stream);
 }
 
 /* Whether the lookup can write its output to the caller's rows itself, or read the caller's
@@ -180,12 +176,10 @@ static hotbed_status copy_rows(hotbed_copies_view *view, hotbed_stream *stream) 
 }
 
 static hotbed_status wait_output(
-    const hotbed_sharded_context *context, const hotbed_part *part, void *output, uint64_t stride,
-    hotbed_stream *stream) {
+    const hotbed_part *part, void *output, uint64_t stride, hotbed_stream *stream) {
     uint64_t element = hotbed_dtype_bytes(part->sharded->output_dtype);
     if (needs_bags(part)) {
-        hotbed_pool_view p =
-            hotbed_part_pool(context, part, part->alone.bag_starts, part->batch.batch_size);
+        hotbed_pool_view p = hotbed_part_pool(part, part->alone.bag_starts, part->batch.batch_size);
         return hotbed_dist_kernels_of(stream)->pool_finish(
             &p, part->group->columns, part->alone.pooled, output, stride, stream);
     }
@@ -198,8 +192,7 @@ static hotbed_status wait_output(
 }
 
 static hotbed_status backward_dist(
-    hotbed_sharded_context *context, hotbed_part *part, const void *gradient, uint64_t stride,
-    hotbed_stream *stream) {
+    hotbed_part *part, const void *gradient, uint64_t stride, hotbed_stream *stream) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
     const hotbed_sharded *c = part->sharded;
     if (part->alone.row_bytes != 0) {
@@ -221,8 +214,7 @@ static hotbed_status backward_dist(
         return kernels->finish_sums(&sums, stream);
     }
     if (needs_bags(part)) {
-        hotbed_pool_view p =
-            hotbed_part_pool(context, part, part->alone.bag_starts, part->batch.batch_size);
+        hotbed_pool_view p = hotbed_part_pool(part, part->alone.bag_starts, part->batch.batch_size);
         return kernels->pool_start(
             &p, part->group->columns, gradient, stride, part->alone.pooled, stream);
     }
@@ -234,8 +226,7 @@ static hotbed_status backward_dist(
     return copy_rows(&rows, stream);
 }
 
-static hotbed_status update(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
+static hotbed_status update(const hotbed_part *part, hotbed_stream *stream) {
     if (part->alone.row_bytes != 0)
         return hotbed_storage_apply(
             part->group->lookup, part->path->ticket, part->alone.sums, stream);
@@ -255,11 +246,11 @@ static hotbed_status read_parts(
     for (uint32_t g = 0; g < m->sharded->num_groups; g++) {
         const hotbed_part *part = hotbed_step_part(context, m, g);
         if (reads_into_output(part)) {
-            HOTBED_TRY(hotbed_step_compute(m, part, output, stride, stream));
+            HOTBED_TRY(hotbed_step_compute(part, output, stride, stream));
             continue;
         }
-        HOTBED_TRY(compute_local(context, m, part, stream));
-        HOTBED_TRY(wait_output(context, part, output, stride, stream));
+        HOTBED_TRY(compute_local(part, stream));
+        HOTBED_TRY(wait_output(part, output, stride, stream));
     }
     return HOTBED_OK;
 }
@@ -295,8 +286,8 @@ static hotbed_status backward(
                 part->group->lookup, part->path->ticket, gradient, stride, stream));
             continue;
         }
-        HOTBED_TRY(backward_dist(context, part, gradient, stride, stream));
-        HOTBED_TRY(update(context, part, stream));
+        HOTBED_TRY(backward_dist(part, gradient, stride, stream));
+        HOTBED_TRY(update(part, stream));
     }
     return hotbed_step_end(context, m, HOTBED_STAGE_UPDATE, stream);
 }

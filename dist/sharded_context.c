@@ -318,9 +318,8 @@ static hotbed_status for_held(
     hotbed_stream *stream) {
     for (uint32_t i = 0; i < context->num_parts; i++) {
         const hotbed_part *part = &context->parts[i];
-        hotbed_stage stage = point->members[part->member];
-        if (context->members[part->member].training && stage >= HOTBED_STAGE_PREFETCH &&
-            stage < HOTBED_STAGE_UPDATE)
+        hotbed_stage stage = point->members[part->member - context->members];
+        if (part->member->training && stage >= HOTBED_STAGE_PREFETCH && stage < HOTBED_STAGE_UPDATE)
             HOTBED_TRY(call(part->path->ticket, stream));
     }
     return HOTBED_OK;

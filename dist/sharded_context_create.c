@@ -56,9 +56,10 @@ static hotbed_status make_member(
     m->rows_most = (uint64_t)features * o->max_batch_size;
     for (uint32_t g = 0; g < sharded->num_groups; g++) {
         hotbed_part *part = &context->parts[context->num_parts++];
+        part->context = context;
+        part->member = m;
         part->sharded = sharded;
         part->group = &sharded->groups[g];
-        part->member = number;
         part->calls = part_calls_of(sharded, part->group);
         if (part->group->capacity != 0 &&
             (part->group->capacity < o->max_keys || o->large_overflows))

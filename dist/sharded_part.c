@@ -21,9 +21,14 @@ static uint64_t bags_of(const hotbed_part *part) {
     return (uint64_t)part->group->message_features * part->group->message_batch;
 }
 
+/* Of all ranks' messages. */
+static uint64_t all_bags_of(const hotbed_part *part) {
+    return bags_of(part) * part->context->world;
+}
+
 /* In the counts of a rank: keys for each rank, or bags. */
-static uint64_t counts_at(
-    const hotbed_sharded_context *context, const hotbed_part *part, bool bags) {
+static uint64_t counts_at(const hotbed_part *part, bool bags) {
+    const hotbed_sharded_context *context = part->context;
     return (2 * (uint64_t)(part - context->parts) + (bags ? 1 : 0)) * context->world;
 }
 
@@ -37,26 +42,25 @@ static size_t larger(size_t a, size_t b) {
 
 /* --- memory of a part ------------------------------------------------------------------------------- */
 
-static size_t scratch_of(
-    const hotbed_sharded_context *context, const hotbed_part *part, const hotbed_stream *stream) {
+static size_t scratch_of(const hotbed_part *part, const hotbed_stream *stream) {
     const hotbed_group *g = part->group;
     uint64_t keys = part->sharded->options.max_keys;
     uint64_t rows = (uint64_t)g->num_features * part->sharded->options.max_batch_size;
-    uint64_t batch_rows = context->members[part->member].rows_most;
+    uint64_t batch_rows = part->member->rows_most;
     size_t bytes = hotbed_kjt_scratch(stream, rows > batch_rows ? rows : batch_rows);
-    bytes = larger(bytes, hotbed_dist_scratch(stream, context->world, keys));
+    bytes = larger(bytes, hotbed_dist_scratch(stream, part->context->world, keys));
     if (g->sums)
         bytes = larger(
-            bytes,
-            hotbed_scan_scratch(hotbed_stream_backend(stream), bags_of(part) * context->world + 1));
+            bytes, hotbed_scan_scratch(hotbed_stream_backend(stream), all_bags_of(part) + 1));
     return bytes;
 }
 
 /* Lay out the part's arrays; called twice, first to count their bytes. */
-static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *part, uint8_t *base) {
+static size_t carve_part(hotbed_part *part, uint8_t *base) {
     const hotbed_group *g = part->group;
     const hotbed_sharded_options *o = &part->sharded->options;
     hotbed_carve carve = {base, 0};
+    const uint32_t world = part->context->world;
     size_t n = o->max_keys, words = n * sizeof(uint32_t), tables = g->num_tables;
     size_t rows = (size_t)g->num_features * o->max_batch_size;
     hotbed_pick_view *p = &part->pick;
@@ -68,11 +72,10 @@ static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *par
     p->sources = hotbed_carve_take(&carve, words);
     p->weights = o->weighted ? hotbed_carve_take(&carve, n * sizeof(float)) : NULL;
     b->targets = hotbed_carve_take(&carve, words);
-    b->tile_starts =
-        hotbed_carve_take(&carve, hotbed_bucketize_words(context->world, n) * sizeof(uint32_t));
+    b->tile_starts = hotbed_carve_take(&carve, hotbed_bucketize_words(world, n) * sizeof(uint32_t));
     b->sorted = hotbed_carve_take(&carve, words);
     b->places = hotbed_carve_take(&carve, words);
-    b->ranks = hotbed_carve_take(&carve, ((size_t)context->world + 1) * sizeof(uint32_t));
+    b->ranks = hotbed_carve_take(&carve, ((size_t)world + 1) * sizeof(uint32_t));
     if (g->dedup) {
         d->batch.table_starts = hotbed_carve_take(&carve, (tables + 1) * sizeof(uint32_t));
         d->unique.offsets = hotbed_carve_take(&carve, (tables + 1) * sizeof(uint32_t));
@@ -96,16 +99,17 @@ static size_t carve_part(const hotbed_sharded_context *context, hotbed_part *par
     if (hotbed_packed_type((uint32_t)g->gradient_dtype) != 0)
         part->step = hotbed_carve_take(&carve, sizeof *part->step);
     if (g->sums) {
-        const size_t bags = bags_of(part) * context->world;
+        const size_t bags = all_bags_of(part);
         part->addresses = hotbed_carve_take(&carve, bags * sizeof(uint8_t *));
-        b->row_starts = hotbed_carve_take(&carve, (bags + context->world) * sizeof(uint32_t));
+        b->row_starts = hotbed_carve_take(&carve, (bags + world) * sizeof(uint32_t));
     }
     part->scratch = hotbed_carve_take(&carve, part->scratch_bytes);
     return carve.used;
 }
 
 /* Set the fields of the part's views that do not change between batches. */
-static void make_views(const hotbed_sharded_context *context, hotbed_part *part) {
+static void make_views(hotbed_part *part) {
+    const hotbed_sharded_context *context = part->context;
     const hotbed_group *g = part->group;
     const hotbed_sharded_options *o = &part->sharded->options;
     hotbed_step_view *d = &part->dedup;
@@ -128,7 +132,7 @@ static void make_views(const hotbed_sharded_context *context, hotbed_part *part)
         .places = part->bucketize.places,
         .ranks = part->bucketize.ranks,
         .row_starts = part->bucketize.row_starts,
-        .counts = context->counts + counts_at(context, part, false),
+        .counts = context->counts + counts_at(part, false),
         .overflow = context->overflow,
         .shape = shape_of(part),
     };
@@ -145,17 +149,16 @@ static void make_views(const hotbed_sharded_context *context, hotbed_part *part)
         hotbed_dedup_pooled(&features, d);
 }
 
-static hotbed_status make_part(
-    hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
-    part->scratch_bytes = scratch_of(context, part, stream);
-    size_t bytes = carve_part(context, part, NULL);
+static hotbed_status make_part(hotbed_part *part, hotbed_stream *stream) {
+    part->scratch_bytes = scratch_of(part, stream);
+    size_t bytes = carve_part(part, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &part->memory));
-    (void)carve_part(context, part, part->memory.data);
+    (void)carve_part(part, part->memory.data);
     if (part->group->dedup) /* written, never read */
         HOTBED_TRY(hotbed_fill(
             part->dedup.storage.tallies, 0,
             part->group->num_tables * sizeof *part->dedup.storage.tallies, stream));
-    make_views(context, part);
+    make_views(part);
     if (part->rows.tables != NULL)
         HOTBED_TRY(hotbed_dedup_rows_make(
             part->group->lookup, part->group->row_dtype, part->group->aligned, &part->rows,
@@ -166,24 +169,23 @@ static hotbed_status make_part(
 /* --- paths ------------------------------------------------------------------------------------------- */
 
 /* The most bytes that all exact messages of `keys` keys take: each part may be rounded up by 15. */
-static uint64_t exact_bytes(
-    const hotbed_sharded_context *context, const hotbed_part *part, uint64_t keys) {
+static uint64_t exact_bytes(const hotbed_part *part, uint64_t keys) {
     hotbed_message_shape shape = shape_of(part);
     uint64_t a_key = sizeof(uint64_t) + (shape.weighted != 0 ? sizeof(float) : 0) +
                      (shape.counted != 0 ? sizeof(uint32_t) : 0);
-    return context->world * (hotbed_message_bytes(shape, 0) + 32) + keys * a_key;
+    return part->context->world * (hotbed_message_bytes(shape, 0) + 32) + keys * a_key;
 }
 
 /* Lay out the path's arrays; called twice, first to count their bytes. */
-static size_t carve_path(
-    const hotbed_sharded_context *context, hotbed_part *part, hotbed_path *path, uint8_t *base) {
+static size_t carve_path(hotbed_part *part, hotbed_path *path, uint8_t *base) {
     const hotbed_group *g = part->group;
+    const hotbed_sharded_context *context = part->context;
     hotbed_carve carve = {base, 0};
     hotbed_gather_view *v = &path->gather;
     size_t pointers = context->world * sizeof(uint8_t *), bound = path->bound;
     size_t segments = (size_t)g->message_features * context->world;
     uint64_t sent = path->capacity == 0 ? part->sharded->options.max_keys : bound;
-    const uint64_t bags = bags_of(part) * context->world;
+    const uint64_t bags = all_bags_of(part);
     const uint64_t row = g->row_bytes > g->gradient_bytes ? g->row_bytes : g->gradient_bytes;
     path->to.at = hotbed_carve_take(&carve, pointers);
     path->from.at = hotbed_carve_take(&carve, pointers);
@@ -217,8 +219,8 @@ static size_t carve_path(
         path->owner_places = hotbed_carve_take(&carve, (bags + 1) * sizeof(uint32_t));
     }
     if (path->capacity == 0) {
-        path->send = hotbed_carve_take(&carve, exact_bytes(context, part, sent));
-        path->receive = hotbed_carve_take(&carve, exact_bytes(context, part, bound));
+        path->send = hotbed_carve_take(&carve, exact_bytes(part, sent));
+        path->receive = hotbed_carve_take(&carve, exact_bytes(part, bound));
     }
     return carve.used;
 }
@@ -228,9 +230,8 @@ enum { ENDS = 6 };
 
 /* Set where fixed messages and rows are; exact ones are set for each batch. `at` has world pointers
  * for each of to, from, owner_out, owner_in, requester_in, requester_out. */
-static void point_path(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_path *path,
-    uint8_t **at) {
+static void point_path(const hotbed_part *part, hotbed_path *path, uint8_t **at) {
+    const hotbed_sharded_context *context = part->context;
     const hotbed_group *g = part->group;
     const size_t world = context->world;
     const uint64_t rows = path->items * g->row_bytes, gradients = path->items * g->gradient_bytes,
@@ -263,8 +264,8 @@ static void point_path(
 }
 
 static hotbed_status upload_pointers(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_path *path,
-    hotbed_stream *stream) {
+    const hotbed_part *part, hotbed_path *path, hotbed_stream *stream) {
+    const hotbed_sharded_context *context = part->context;
     size_t bytes = context->world * sizeof(uint8_t *);
     hotbed_memory staging;
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_PINNED, ENDS * bytes, NULL, &staging));
@@ -274,7 +275,7 @@ static hotbed_status upload_pointers(
     uint8_t **const device[ENDS] = {path->to.at,           path->from.at,
                                     path->owner_out.at,    path->owner_in.at,
                                     path->requester_in.at, path->requester_out.at};
-    point_path(context, part, path, host);
+    point_path(part, path, host);
     hotbed_status status = HOTBED_OK;
     for (size_t i = 0; i < ENDS && status == HOTBED_OK; i++)
         status = hotbed_copy(device[i], host + i * context->world, bytes, stream);
@@ -284,14 +285,14 @@ static hotbed_status upload_pointers(
 }
 
 /* In the matrix: keys from each rank, or bags, counts_each() words apart. */
-static const uint32_t *received_counts(
-    const hotbed_sharded_context *context, const hotbed_part *part, bool bags) {
-    return context->matrix + counts_at(context, part, bags) + context->rank;
+static const uint32_t *received_counts(const hotbed_part *part, bool bags) {
+    const hotbed_sharded_context *context = part->context;
+    return context->matrix + counts_at(part, bags) + context->rank;
 }
 
 static hotbed_status make_path(
-    hotbed_sharded_context *context, hotbed_part *part, hotbed_path *path, uint64_t capacity,
-    hotbed_stream *stream) {
+    hotbed_part *part, hotbed_path *path, uint64_t capacity, hotbed_stream *stream) {
+    const hotbed_sharded_context *context = part->context;
     const hotbed_group *g = part->group;
     uint64_t keys = part->sharded->options.max_keys;
     uint64_t bound = context->world * (capacity != 0 ? capacity : keys);
@@ -303,21 +304,21 @@ static hotbed_status make_path(
     path->capacity = capacity;
     path->items = capacity == 0 ? 0 : g->sums ? bags_of(part) : capacity;
     path->bound = path->num_keys = bound < KEYS_MOST ? bound : KEYS_MOST;
-    size_t bytes = carve_path(context, part, path, NULL);
+    size_t bytes = carve_path(part, path, NULL);
     HOTBED_TRY(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes, NULL, &path->memory));
     HOTBED_TRY(hotbed_fill(path->memory.data, 0, bytes, stream)); /* the context's stream */
-    (void)carve_path(context, part, path, path->memory.data);
+    (void)carve_path(part, path, path->memory.data);
     if (capacity == 0) {
         path->sizes = hotbed_new(6 * (size_t)context->world * sizeof *path->sizes);
         HOTBED_TRY_MEMORY(path->sizes, "the sizes of an exchange");
     } else {
-        HOTBED_TRY(upload_pointers(context, part, path, stream));
+        HOTBED_TRY(upload_pointers(part, path, stream));
     }
     path->gather = (hotbed_gather_view){
         .from = path->from.at,
         .from_offset = path->from.offset,
         .capacity = capacity,
-        .capacities = received_counts(context, part, false),
+        .capacities = received_counts(part, false),
         .capacity_stride = counts_each(context),
         .shape = shape_of(part),
         .num_features = g->message_features,
@@ -338,11 +339,10 @@ static hotbed_status make_path(
         &path->ticket);
 }
 
-hotbed_status hotbed_part_create(
-    hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
-    bool fixed = context->plan != HOTBED_PLAN_TWO_PHASE;
-    HOTBED_TRY(make_part(context, part, stream));
-    return make_path(context, part, part->path, fixed ? part->group->capacity : 0, stream);
+hotbed_status hotbed_part_create(hotbed_part *part, hotbed_stream *stream) {
+    bool fixed = part->context->plan != HOTBED_PLAN_TWO_PHASE;
+    HOTBED_TRY(make_part(part, stream));
+    return make_path(part, part->path, fixed ? part->group->capacity : 0, stream);
 }
 
 static void free_path(hotbed_path *path) {
@@ -417,7 +417,7 @@ hotbed_status hotbed_parts_create(hotbed_sharded_context *context, hotbed_stream
         HOTBED_TRY_MEMORY(part->mapped, "a part of a context");
         for (uint32_t f = 0; f < part->group->num_features; f++)
             part->mapped[f] = UINT32_MAX;
-        HOTBED_TRY(part->calls->create(context, part, stream));
+        HOTBED_TRY(part->calls->create(part, stream));
     }
     return hotbed_stream_finish(stream);
 }
@@ -441,7 +441,7 @@ hotbed_status hotbed_parts_make_exact(hotbed_sharded_context *context, hotbed_st
         if (path->ticket == NULL) {
             free_path(path);
             memset(path, 0, sizeof *path);
-            HOTBED_TRY(make_path(context, &context->parts[i], path, 0, stream));
+            HOTBED_TRY(make_path(&context->parts[i], path, 0, stream));
         }
     }
     return HOTBED_OK;
@@ -453,8 +453,7 @@ hotbed_status hotbed_exchange_clear(hotbed_sharded_context *context, hotbed_stre
 
 /* --- the exchange of keys ------------------------------------------------------------------------------- */
 
-static hotbed_status place(
-    const hotbed_sharded_context *context, hotbed_part *part, hotbed_stream *stream) {
+static hotbed_status place(hotbed_part *part, hotbed_stream *stream) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
     hotbed_path *path = part->path;
     hotbed_bucketize_view *b = &part->bucketize;
@@ -468,7 +467,7 @@ static hotbed_status place(
             .stride = 1,
             .to = path->to.at,
             .shape = b->shape,
-            .world = context->world,
+            .world = part->context->world,
         };
         HOTBED_TRY(kernels->aim(&aim, stream));
     }
@@ -480,20 +479,17 @@ static hotbed_status place_all(hotbed_sharded_context *context, hotbed_stream *s
     HOTBED_TRY(hotbed_parts_fork(context->num_parts, stream, &beside));
     hotbed_status status = HOTBED_OK;
     for (uint32_t i = 0; i < context->num_parts && status == HOTBED_OK; i++)
-        status = place(context, &context->parts[i], i == 0 ? stream : beside);
+        status = place(&context->parts[i], i == 0 ? stream : beside);
     return hotbed_parts_join(status, stream);
 }
 
 /* Number the bags of a part by sums that travel between this rank, as requester or owner, and each
  * rank. */
-static hotbed_status number_bags(
-    const hotbed_sharded_context *context, const hotbed_part *part, bool owner,
-    hotbed_stream *stream) {
-    const hotbed_bags_view v = hotbed_part_bags(context, part, part->path->owner_out, false, owner);
+static hotbed_status number_bags(const hotbed_part *part, bool owner, hotbed_stream *stream) {
+    const hotbed_bags_view v = hotbed_part_bags(part, part->path->owner_out, false, owner);
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->bag_flags(&v, stream));
     return hotbed_scan(
-        bags_of(part) * context->world + 1, v.places, v.places, part->scratch, part->scratch_bytes,
-        stream);
+        all_bags_of(part) + 1, v.places, v.places, part->scratch, part->scratch_bytes, stream);
 }
 
 /* Write the messages, and exchange the numbers of keys and bags. */
@@ -504,11 +500,10 @@ static hotbed_status send_sizes(hotbed_sharded_context *context, hotbed_stream *
         const hotbed_part *part = &context->parts[i];
         if (!part->group->sums)
             continue;
-        HOTBED_TRY(number_bags(context, part, false, stream));
-        const hotbed_bags_view v =
-            hotbed_part_bags(context, part, part->path->requester_in, false, false);
+        HOTBED_TRY(number_bags(part, false, stream));
+        const hotbed_bags_view v = hotbed_part_bags(part, part->path->requester_in, false, false);
         HOTBED_TRY(hotbed_dist_kernels_of(stream)->bag_counts(
-            &v, context->counts + counts_at(context, part, true), stream));
+            &v, context->counts + counts_at(part, true), stream));
     }
     HOTBED_TRY(
         hotbed_comm_all_gather(context->comm, row, context->counts, context->matrix, stream));
@@ -530,14 +525,13 @@ hotbed_status hotbed_exchange_send(
 }
 
 /* Compute the sizes of a part's messages and rows from the counts of all ranks. */
-static hotbed_status read_sizes(hotbed_sharded_context *context, uint32_t number) {
-    hotbed_part *part = &context->parts[number];
+static hotbed_status read_sizes(const hotbed_part *part) {
+    const hotbed_sharded_context *context = part->context;
     hotbed_path *path = part->path;
     const hotbed_group *g = part->group;
     hotbed_message_shape shape = shape_of(part);
     const size_t world = context->world, row = counts_each(context);
-    const uint64_t keys_at = counts_at(context, part, false),
-                   items_at = counts_at(context, part, g->sums);
+    const uint64_t keys_at = counts_at(part, false), items_at = counts_at(part, g->sums);
     const uint32_t *own = context->host_matrix + context->rank * row;
     uint64_t keys = 0;
     for (size_t p = 0; p < world; p++) {
@@ -564,10 +558,9 @@ static hotbed_status read_sizes(hotbed_sharded_context *context, uint32_t number
 /* Compute where received messages begin, and where rows begin at the owner and at the requester. The
  * rank's message to itself stays in `send`, where it is written, and its rows and gradients in
  * `owner_rows`. */
-static hotbed_status aim_received(
-    hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream) {
+static hotbed_status aim_received(hotbed_part *part, hotbed_stream *stream) {
     const hotbed_dist_kernels *kernels = hotbed_dist_kernels_of(stream);
-    hotbed_part *part = &context->parts[number];
+    const hotbed_sharded_context *context = part->context;
     hotbed_path *path = part->path;
     hotbed_aim_view aim = {
         .base = path->receive,
@@ -586,13 +579,13 @@ static hotbed_status aim_received(
         hotbed_ends *requester = gradients == 1 ? &path->requester_out : &path->requester_in;
         aim.row_bytes = gradients == 1 ? g->gradient_bytes : g->row_bytes;
         aim.base = path->owner_rows;
-        aim.counts = received_counts(context, part, g->sums);
+        aim.counts = received_counts(part, g->sums);
         aim.stride = counts_each(context);
         aim.to = owner->at;
         aim.own = NULL;
         HOTBED_TRY(kernels->aim(&aim, stream));
         aim.base = path->requester_rows;
-        aim.counts = context->counts + counts_at(context, part, g->sums);
+        aim.counts = context->counts + counts_at(part, g->sums);
         aim.stride = 1;
         aim.to = requester->at;
         aim.own = owner->at;
@@ -608,7 +601,7 @@ hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stre
     /* The sizes are valid only if their exchange did not fail. */
     HOTBED_TRY(hotbed_comm_check_call("wait_splits", context->comm, stream));
     for (uint32_t i = 0; i < context->num_parts; i++)
-        HOTBED_TRY(read_sizes(context, i));
+        HOTBED_TRY(read_sizes(&context->parts[i]));
     for (uint32_t i = 0; i < context->num_parts; i++) {
         const hotbed_part *part = &context->parts[i];
         const hotbed_path *path = part->path;
@@ -617,7 +610,7 @@ hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stre
             .send_bytes = path->sizes,
             .recv = path->receive,
             .recv_bytes = path->sizes + context->world,
-            .bound = exact_bytes(context, part, part->sharded->options.max_keys),
+            .bound = exact_bytes(part, part->sharded->options.max_keys),
         };
         if (n == HOTBED_EXCHANGES_MAX || i + 1 == context->num_parts) {
             HOTBED_TRY(hotbed_comm_exchange_others(context->comm, n, exchanges, stream));
@@ -625,27 +618,27 @@ hotbed_status hotbed_exchange_sizes(hotbed_sharded_context *context, hotbed_stre
         }
     }
     for (uint32_t i = 0; i < context->num_parts; i++)
-        HOTBED_TRY(aim_received(context, i, stream));
+        HOTBED_TRY(aim_received(&context->parts[i], stream));
     return HOTBED_OK;
 }
 
-static hotbed_status gather(hotbed_sharded_context *context, uint32_t i, hotbed_stream *stream) {
-    hotbed_part *part = &context->parts[i];
+static hotbed_status gather(hotbed_part *part, hotbed_stream *stream) {
+    const hotbed_sharded_context *context = part->context;
+    const uint32_t i = (uint32_t)(part - context->parts);
     hotbed_gather_view *g = &part->path->gather;
     const bool counted = g->capacity != 0 || context->plan == HOTBED_PLAN_TWO_PHASE;
     g->bound = part->path->num_keys;
     g->arrived = part->path->arrived;
-    g->wire = hotbed_wire_keys(context, part);
+    g->wire = hotbed_wire_keys(part);
     /* A batch is counted with the first part of its collection, and not again when it is replayed. */
-    g->repeated =
-        counted && i == context->members[part->member].first_part ? context->repeated : NULL;
+    g->repeated = counted && i == part->member->first_part ? context->repeated : NULL;
     g->host_repeated = context->host_repeated;
     g->host_overflow = context->may_overflow && i == 0 ? context->host_overflow : NULL;
     HOTBED_TRY(hotbed_gather(g, stream));
     part->batch = (hotbed_batch){.size = sizeof part->batch};
     part->batch.batch_size = part->group->sums ? part->sharded->options.max_batch_size : 1;
     if (part->group->sums && part->path->capacity == 0)
-        HOTBED_TRY(number_bags(context, part, true, stream));
+        HOTBED_TRY(number_bags(part, true, stream));
     part->batch.num_keys = part->path->num_keys;
     part->batch.keys = g->keys;
     part->batch.offsets = g->offsets;
@@ -661,7 +654,7 @@ hotbed_status hotbed_exchange_gather(hotbed_sharded_context *context, hotbed_str
     HOTBED_TRY(hotbed_parts_fork(n, stream, &beside));
     hotbed_status status = HOTBED_OK;
     for (uint32_t i = 0; i < context->num_parts && status == HOTBED_OK; i++)
-        status = gather(context, i, i == 0 ? stream : beside);
+        status = gather(&context->parts[i], i == 0 ? stream : beside);
     return hotbed_parts_join(status, stream);
 }
 
@@ -703,8 +696,7 @@ hotbed_status hotbed_part_put_features(hotbed_part *part, hotbed_stream *stream)
 /* --- the exchange of rows --------------------------------------------------------------------------------- */
 
 hotbed_pool_view hotbed_part_pool(
-    const hotbed_sharded_context *context, const hotbed_part *part, const uint32_t *starts,
-    uint32_t batch_size) {
+    const hotbed_part *part, const uint32_t *starts, uint32_t batch_size) {
     const hotbed_sharded *c = part->sharded;
     hotbed_pool_view view = {
         .starts = starts,
@@ -712,7 +704,7 @@ hotbed_pool_view hotbed_part_pool(
         .output_columns = part->group->output_columns,
         .num_features = part->group->num_features,
         .batch_size = batch_size,
-        .samples = context->members[part->member].kjt.batch_size,
+        .samples = part->member->kjt.batch_size,
         .mean = c->pooling == HOTBED_POOL_MEAN ? 1 : 0,
         .dtype = (uint32_t)c->output_dtype,
         .max_gradient = part->group->max_gradient,
@@ -722,13 +714,13 @@ hotbed_pool_view hotbed_part_pool(
 }
 
 /* How the part's gradients are packed. */
-static hotbed_pack_view pack_of(const hotbed_sharded_context *context, const hotbed_part *part) {
+static hotbed_pack_view pack_of(const hotbed_part *part) {
     const hotbed_group *g = part->group;
     hotbed_pack_view view = {
         .dtype = hotbed_packed_type((uint32_t)g->gradient_dtype),
         .gradients = 1,
         .layout = g->max_dim,
-        .sender = context->rank,
+        .sender = part->context->rank,
         .seed = part->sharded->seed ^ hotbed_hash_u64((uint64_t)g->number + 1),
         .step = part->step,
     };
@@ -742,12 +734,10 @@ hotbed_status hotbed_part_keep_step(const hotbed_part *part, hotbed_stream *stre
         part->step, &part->dedup.storage.clock->optimizer.steps, sizeof *part->step, stream);
 }
 
-hotbed_deliver_view hotbed_part_deliver(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends,
-    bool gradients) {
+hotbed_deliver_view hotbed_part_deliver(const hotbed_part *part, hotbed_ends ends, bool gradients) {
     const hotbed_path *path = part->path;
     const hotbed_sharded *c = part->sharded;
-    uint64_t keys = context->members[part->member].kjt.num_keys;
+    uint64_t keys = part->member->kjt.num_keys;
     hotbed_deliver_view view = {
         .segments = path->gather.segments,
         .firsts = path->gather.firsts,
@@ -762,8 +752,8 @@ hotbed_deliver_view hotbed_part_deliver(
         .key_bound = keys,
         .sent_bound = keys,
         .received_bound = path->num_keys,
-        .world = context->world,
-        .rank = context->rank,
+        .world = part->context->world,
+        .rank = part->context->rank,
         .rows = ends.at,
         .rows_offset = ends.offset,
         .own = part->reads && !gradients ? path->own_rows : NULL,
@@ -775,7 +765,7 @@ hotbed_deliver_view hotbed_part_deliver(
         .scale = c->options.gradient_scale,
     };
     if (gradients)
-        view.pack = pack_of(context, part);
+        view.pack = pack_of(part);
     return view;
 }
 
@@ -785,8 +775,7 @@ bool hotbed_part_sends_plainly(const hotbed_sharded *sharded) {
 }
 
 hotbed_bags_view hotbed_part_bags(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_ends ends,
-    bool gradients, bool owner) {
+    const hotbed_part *part, hotbed_ends ends, bool gradients, bool owner) {
     const hotbed_sharded *c = part->sharded;
     const hotbed_group *g = part->group;
     const hotbed_path *path = part->path;
@@ -798,8 +787,8 @@ hotbed_bags_view hotbed_part_bags(
         .overflow = path->gather.overflow,
         .num_features = g->num_features,
         .batch_size = c->options.max_batch_size,
-        .world = context->world,
-        .rank = context->rank,
+        .world = part->context->world,
+        .rank = part->context->rank,
         .rows = ends.at,
         .rows_offset = ends.offset,
         .row_bytes = gradients ? g->gradient_bytes : g->row_bytes,
@@ -807,14 +796,14 @@ hotbed_bags_view hotbed_part_bags(
         .starts = part->pick.starts,
         .dims = g->dims,
         .output_columns = g->output_columns,
-        .samples = context->members[part->member].kjt.batch_size,
+        .samples = part->member->kjt.batch_size,
         .dtype = (uint32_t)c->output_dtype,
         .mean = c->pooling == HOTBED_POOL_MEAN ? 1 : 0,
         .max_gradient = g->max_gradient,
         .scale = c->options.gradient_scale,
     };
     if (gradients)
-        view.pack = pack_of(context, part);
+        view.pack = pack_of(part);
     if (owner && hotbed_packed_type(view.travel) != 0) {
         view.wide = path->wide;
         view.wide_stride = g->wide_stride;
@@ -829,8 +818,8 @@ hotbed_bags_view hotbed_part_bags(
     return view;
 }
 
-hotbed_status hotbed_exchange_rows(
-    hotbed_sharded_context *context, hotbed_part *part, bool gradients, hotbed_stream *stream) {
+hotbed_status hotbed_exchange_rows(hotbed_part *part, bool gradients, hotbed_stream *stream) {
+    hotbed_sharded_context *context = part->context;
     hotbed_path *path = part->path;
     uint8_t *send = gradients ? path->requester_rows : path->owner_rows;
     uint8_t *receive = gradients ? path->owner_rows : path->requester_rows;
@@ -847,18 +836,17 @@ hotbed_status hotbed_exchange_rows(
         .send_bytes = path->sizes + (gradients ? 4 : 3) * world,
         .recv = receive,
         .recv_bytes = path->sizes + (gradients ? 5 : 2) * world,
-        .bound = (g->sums ? bags_of(part) * world : keys) * row,
+        .bound = (g->sums ? all_bags_of(part) : keys) * row,
     };
     return hotbed_comm_exchange_others(context->comm, 1, &exchange, stream);
 }
 
 hotbed_status hotbed_part_compute_to(
-    const hotbed_member *m, const hotbed_part *part, const hotbed_scatter_view *to,
-    hotbed_stream *stream) {
+    const hotbed_part *part, const hotbed_scatter_view *to, hotbed_stream *stream) {
     hotbed_storage *lookup = part->group->lookup;
-    if (m->training)
+    if (part->member->training)
         return hotbed_storage_forward_scattered(lookup, part->path->ticket, to, stream);
-    HOTBED_TRY(hotbed_sharded_search_begin(m->sharded, stream));
+    HOTBED_TRY(hotbed_sharded_search_begin(part->sharded, stream));
     hotbed_status status = hotbed_storage_eval_scattered(lookup, &part->batch, to, stream);
-    return hotbed_sharded_search_end(m->sharded, status, stream);
+    return hotbed_sharded_search_end(part->sharded, status, stream);
 }

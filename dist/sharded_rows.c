@@ -4,10 +4,9 @@
  * batch that is pooled, of rows that are where they arrived. */
 #include "dist/sharded.h"
 
-static hotbed_status place_gradients(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
+static hotbed_status place_gradients(const hotbed_part *part, hotbed_stream *stream) {
     hotbed_dedup_occurrences o = hotbed_dedup_occurrences_of(part->path->ticket);
-    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_in, true);
+    hotbed_deliver_view d = hotbed_part_deliver(part, part->path->owner_in, true);
     return hotbed_dist_kernels_of(stream)->find_places(
         &d, part->path->owner_rows, o.num_keys, o.positions, stream);
 }
@@ -15,41 +14,37 @@ static hotbed_status place_gradients(
 /* Write the rows of received keys to the messages to their requesters or, one-sided, to the
  * requesters' windows. A requester no longer reads earlier rows there: its stream sent these keys
  * after it had read the rows of the context's previous batch. */
-static hotbed_status compute(
-    const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
-    hotbed_stream *stream) {
-    const hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_out, false);
+static hotbed_status compute(const hotbed_part *part, hotbed_stream *stream) {
+    const hotbed_deliver_view d = hotbed_part_deliver(part, part->path->owner_out, false);
     const hotbed_scatter_view to = hotbed_owner_rows(&d);
-    return hotbed_part_compute_to(m, part, &to, stream);
+    return hotbed_part_compute_to(part, &to, stream);
 }
 
 static hotbed_status wait_output(
-    const hotbed_sharded_context *context, const hotbed_part *part, void *output, uint64_t stride,
-    hotbed_stream *stream) {
-    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_in, false);
-    d.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_ROWS);
+    const hotbed_part *part, void *output, uint64_t stride, hotbed_stream *stream) {
+    hotbed_deliver_view d = hotbed_part_deliver(part, part->path->requester_in, false);
+    d.wire = hotbed_wire_rows(part, HOTBED_WIRE_ROWS);
     return hotbed_dist_kernels_of(stream)->take_rows(
         &d, output, stride * hotbed_dtype_bytes(part->sharded->output_dtype), stream);
 }
 
 hotbed_status hotbed_rows_compute_tables(
-    const hotbed_sharded_context *context, const hotbed_member *m, const hotbed_part *part,
-    uint32_t first, uint32_t end, hotbed_stream *stream) {
-    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->owner_out, false);
-    d.segments += (uint64_t)first * context->world;
-    d.firsts += (uint64_t)first * context->world;
-    d.num_segments = (end - first) * context->world;
+    const hotbed_part *part, uint32_t first, uint32_t end, hotbed_stream *stream) {
+    hotbed_deliver_view d = hotbed_part_deliver(part, part->path->owner_out, false);
+    d.segments += (uint64_t)first * part->context->world;
+    d.firsts += (uint64_t)first * part->context->world;
+    d.num_segments = (end - first) * part->context->world;
     d.few = hotbed_packed_type(d.travel) == 0 ? 1 : 0; /* packing computes more, for fewer bytes */
     const hotbed_scatter_view to = hotbed_owner_rows(&d);
-    return hotbed_part_compute_to(m, part, &to, stream);
+    return hotbed_part_compute_to(part, &to, stream);
 }
 
 hotbed_status hotbed_rows_take_tables(
-    const hotbed_sharded_context *context, const hotbed_part *part, uint32_t first, uint32_t end,
-    void *output, uint64_t stride, hotbed_stream *stream) {
-    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_in, false);
+    const hotbed_part *part, uint32_t first, uint32_t end, void *output, uint64_t stride,
+    hotbed_stream *stream) {
+    hotbed_deliver_view d = hotbed_part_deliver(part, part->path->requester_in, false);
     if (first == 0)
-        d.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_ROWS);
+        d.wire = hotbed_wire_rows(part, HOTBED_WIRE_ROWS);
     d.first_key = part->dedup.batch.table_starts + first;
     d.num_keys = part->dedup.batch.table_starts + end;
     return hotbed_dist_kernels_of(stream)->take_rows(
@@ -57,10 +52,9 @@ hotbed_status hotbed_rows_take_tables(
 }
 
 static hotbed_status wait_pooled(
-    const hotbed_sharded_context *context, const hotbed_part *part, void *output, uint64_t stride,
-    hotbed_stream *stream) {
-    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_in, false);
-    d.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_ROWS);
+    const hotbed_part *part, void *output, uint64_t stride, hotbed_stream *stream) {
+    hotbed_deliver_view d = hotbed_part_deliver(part, part->path->requester_in, false);
+    d.wire = hotbed_wire_rows(part, HOTBED_WIRE_ROWS);
     HOTBED_TRY(hotbed_dist_kernels_of(stream)->find_rows(&d, part->addresses, stream));
     return hotbed_dedup_pool(
         part->group->lookup, &part->dedup, &part->rows, part->addresses, output, stride, stream);
@@ -89,20 +83,18 @@ static hotbed_status send_sums(
 /* Send the gradients to their owners; the gradients of keys that occur several times are summed
  * first. */
 static hotbed_status backward_dist(
-    hotbed_sharded_context *context, hotbed_part *part, const void *gradient, uint64_t stride,
-    hotbed_stream *stream) {
-    hotbed_deliver_view d = hotbed_part_deliver(context, part, part->path->requester_out, true);
-    d.wire = hotbed_wire_rows(context, part, HOTBED_WIRE_GRADIENTS);
+    hotbed_part *part, const void *gradient, uint64_t stride, hotbed_stream *stream) {
+    hotbed_deliver_view d = hotbed_part_deliver(part, part->path->requester_out, true);
+    d.wire = hotbed_wire_rows(part, HOTBED_WIRE_GRADIENTS);
     if (part->group->dedup)
         HOTBED_TRY(send_sums(part, &d, gradient, stride, stream));
     else
         HOTBED_TRY(hotbed_dist_kernels_of(stream)->send_gradients(&d, gradient, stride, stream));
-    return hotbed_exchange_rows(context, part, true, stream);
+    return hotbed_exchange_rows(part, true, stream);
 }
 
 /* Gradients with scales become f32 first: the kernels that keep rows in registers read no others. */
-static hotbed_status update(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
+static hotbed_status update(const hotbed_part *part, hotbed_stream *stream) {
     const hotbed_group *g = part->group;
     hotbed_path *path = part->path;
     hotbed_gradient_view gradient = {path->wide, g->wide_stride, HOTBED_F32, NULL};
@@ -111,7 +103,7 @@ static hotbed_status update(
         gradient = (hotbed_gradient_view){
             path->owner_rows, g->gradient_bytes / hotbed_dtype_size(dtype), dtype, NULL};
     } else {
-        const hotbed_deliver_view d = hotbed_part_deliver(context, part, path->owner_in, true);
+        const hotbed_deliver_view d = hotbed_part_deliver(part, path->owner_in, true);
         HOTBED_TRY(hotbed_dist_kernels_of(stream)->widen_rows(
             &d, path->owner_rows, path->wide, g->wide_stride, stream));
     }

@@ -53,8 +53,7 @@ typedef struct call_args {
 } call_args;
 
 typedef hotbed_status (*part_stage)(
-    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
-    const call_args *args, hotbed_stream *stream);
+    hotbed_part *part, const call_args *args, hotbed_stream *stream);
 
 /* Perform a stage of all parts; with `beside`, those after the first on the stream beside. */
 static hotbed_status for_parts(
@@ -65,7 +64,7 @@ static hotbed_status for_parts(
     HOTBED_TRY(hotbed_parts_fork(beside ? n : 1, stream, &other));
     hotbed_status status = HOTBED_OK;
     for (uint32_t g = 0; g < n && status == HOTBED_OK; g++)
-        status = stage(context, m, hotbed_step_part(context, m, g), args, g == 0 ? stream : other);
+        status = stage(hotbed_step_part(context, m, g), args, g == 0 ? stream : other);
     return hotbed_parts_join(status, stream);
 }
 
@@ -80,16 +79,14 @@ static bool in_windows(const hotbed_sharded_context *context, const hotbed_membe
 
 /* Enqueue the prefetch of a part. What backward needs is on the stream's branch, which the caller
  * joins. */
-static hotbed_status enqueue_prefetch(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_stream *stream) {
+static hotbed_status enqueue_prefetch(const hotbed_part *part, hotbed_stream *stream) {
     hotbed_stream *branch;
     HOTBED_TRY(hotbed_storage_prefetch_branched(
         part->group->lookup, &part->batch, part->path->ticket, part->path->gather.overflow,
         stream));
     HOTBED_TRY(hotbed_stream_branch(stream, &branch));
-    return part->calls->place_gradients == NULL
-               ? HOTBED_OK
-               : part->calls->place_gradients(context, part, branch);
+    return part->calls->place_gradients == NULL ? HOTBED_OK
+                                                : part->calls->place_gradients(part, branch);
 }
 
 static hotbed_status join(hotbed_status status, hotbed_stream *stream) {
@@ -98,9 +95,8 @@ static hotbed_status join(hotbed_status status, hotbed_stream *stream) {
 }
 
 static hotbed_status prefetch_part(
-    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
-    const call_args *args, hotbed_stream *stream) {
-    return join(enqueue_prefetch(context, part, stream), stream);
+    hotbed_part *part, const call_args *args, hotbed_stream *stream) {
+    return join(enqueue_prefetch(part, stream), stream);
 }
 
 static hotbed_status open_prefetch_part(
@@ -153,14 +149,13 @@ hotbed_status hotbed_step_prepare(
 }
 
 hotbed_status hotbed_step_compute(
-    const hotbed_member *m, const hotbed_part *part, void *output, uint64_t stride,
-    hotbed_stream *stream) {
+    const hotbed_part *part, void *output, uint64_t stride, hotbed_stream *stream) {
     hotbed_storage *lookup = part->group->lookup;
-    if (m->training)
+    if (part->member->training)
         return hotbed_storage_forward(lookup, part->path->ticket, output, stride, stream);
-    HOTBED_TRY(hotbed_sharded_search_begin(m->sharded, stream));
+    HOTBED_TRY(hotbed_sharded_search_begin(part->sharded, stream));
     hotbed_status status = hotbed_storage_eval(lookup, &part->batch, output, stride, stream);
-    return hotbed_sharded_search_end(m->sharded, status, stream);
+    return hotbed_sharded_search_end(part->sharded, status, stream);
 }
 
 /* After a rewind no keys were sent, so a requester may still be reading the rows of the batch. */
@@ -171,19 +166,16 @@ static hotbed_status wait_for_readers(hotbed_sharded_context *context, hotbed_st
     return hotbed_window_barrier(context->window, stream);
 }
 
-static hotbed_status compute_part(
-    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
-    const call_args *args, hotbed_stream *stream) {
-    return part->calls->compute(context, m, part, stream);
+static hotbed_status compute_part(hotbed_part *part, const call_args *args, hotbed_stream *stream) {
+    return part->calls->compute(part, stream);
 }
 
 /* Grouping the occurrences for backward takes longer than reading the rows, and runs beside it and
  * the exchange of rows. */
 static hotbed_status prefetch_and_compute_part(
-    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
-    const call_args *args, hotbed_stream *stream) {
-    HOTBED_TRY(enqueue_prefetch(context, part, stream));
-    return part->calls->compute(context, m, part, stream);
+    hotbed_part *part, const call_args *args, hotbed_stream *stream) {
+    HOTBED_TRY(enqueue_prefetch(part, stream));
+    return part->calls->compute(part, stream);
 }
 
 static bool reads_in_pieces(const hotbed_sharded_context *context, const hotbed_member *m) {
@@ -202,11 +194,10 @@ static hotbed_status read_pieces(
     const uint32_t tables = part->group->num_tables, pieces = tables < PIECES ? tables : PIECES;
     for (uint32_t k = 0; k < pieces; k++) {
         const uint32_t first = k * tables / pieces, end = (k + 1) * tables / pieces;
-        HOTBED_TRY(hotbed_rows_compute_tables(context, m, part, first, end, ahead));
+        HOTBED_TRY(hotbed_rows_compute_tables(part, first, end, ahead));
         HOTBED_TRY(hotbed_window_barrier(context->window, ahead));
         HOTBED_TRY(hotbed_stream_follow(stream, ahead));
-        HOTBED_TRY(
-            hotbed_rows_take_tables(context, part, first, end, args->output, args->stride, stream));
+        HOTBED_TRY(hotbed_rows_take_tables(part, first, end, args->output, args->stride, stream));
     }
     return HOTBED_OK;
 }
@@ -238,7 +229,7 @@ static hotbed_status compute(
     hotbed_status status = HOTBED_OK;
     if (pieces) {
         if (prefetches)
-            status = enqueue_prefetch(context, hotbed_step_part(context, m, 0), stream);
+            status = enqueue_prefetch(hotbed_step_part(context, m, 0), stream);
         HOTBED_THEN(status, read_in_pieces(context, m, args, stream));
     } else { /* evals use the stream's workspace */
         const call_args none = {NULL, NULL, 0};
@@ -277,14 +268,12 @@ hotbed_status hotbed_sharded_output_dist(
     hotbed_member *m = NULL;
     HOTBED_TRY(hotbed_step_begin(context, number, stream, "output_dist", HOTBED_STAGE_COMPUTE, &m));
     for (uint32_t g = 0; context->world > 1 && g < m->sharded->num_groups; g++)
-        HOTBED_TRY(hotbed_exchange_rows(context, hotbed_step_part(context, m, g), false, stream));
+        HOTBED_TRY(hotbed_exchange_rows(hotbed_step_part(context, m, g), false, stream));
     return hotbed_step_end(context, m, HOTBED_STAGE_OUTPUT_DIST, stream);
 }
 
-static hotbed_status wait_part(
-    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
-    const call_args *args, hotbed_stream *stream) {
-    return part->calls->wait_output(context, part, args->output, args->stride, stream);
+static hotbed_status wait_part(hotbed_part *part, const call_args *args, hotbed_stream *stream) {
+    return part->calls->wait_output(part, args->output, args->stride, stream);
 }
 
 hotbed_status hotbed_sharded_wait_output(
@@ -324,10 +313,8 @@ hotbed_status hotbed_step_begin_backward(
     return hotbed_step_check_rows(*out, gradient, "gradient", stride);
 }
 
-static hotbed_status send_part(
-    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
-    const call_args *args, hotbed_stream *stream) {
-    return part->calls->backward_dist(context, part, args->gradient, args->stride, stream);
+static hotbed_status send_part(hotbed_part *part, const call_args *args, hotbed_stream *stream) {
+    return part->calls->backward_dist(part, args->gradient, args->stride, stream);
 }
 
 hotbed_status hotbed_sharded_backward_dist(
@@ -345,10 +332,8 @@ hotbed_status hotbed_sharded_backward_dist(
     return hotbed_step_end(context, m, HOTBED_STAGE_BACKWARD_DIST, stream);
 }
 
-static hotbed_status update_part(
-    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
-    const call_args *args, hotbed_stream *stream) {
-    return part->calls->update(context, part, stream);
+static hotbed_status update_part(hotbed_part *part, const call_args *args, hotbed_stream *stream) {
+    return part->calls->update(part, stream);
 }
 
 hotbed_status hotbed_sharded_update(

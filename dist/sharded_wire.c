@@ -12,7 +12,8 @@ hotbed_status hotbed_wire_create(hotbed_sharded *sharded, hotbed_stream *stream)
     return hotbed_stream_finish(stream); /* a later failure frees the memory at once */
 }
 
-hotbed_wire_view hotbed_wire_keys(const hotbed_sharded_context *context, const hotbed_part *part) {
+hotbed_wire_view hotbed_wire_keys(const hotbed_part *part) {
+    const hotbed_sharded_context *context = part->context;
     const hotbed_path *path = part->path;
     /* A message of fixed size travels whole, unless kernels write it where it is read. */
     const bool whole = path->capacity != 0 && context->window == NULL;
@@ -29,10 +30,9 @@ hotbed_wire_view hotbed_wire_keys(const hotbed_sharded_context *context, const h
     return view;
 }
 
-hotbed_wire_view hotbed_wire_rows(
-    const hotbed_sharded_context *context, const hotbed_part *part, hotbed_wire_phase phase) {
+hotbed_wire_view hotbed_wire_rows(const hotbed_part *part, hotbed_wire_phase phase) {
     const bool gradients = phase == HOTBED_WIRE_GRADIENTS;
-    hotbed_wire_view view = hotbed_wire_keys(context, part);
+    hotbed_wire_view view = hotbed_wire_keys(part);
     view.phase = phase;
     view.row_bytes = gradients ? part->group->gradient_bytes : part->group->row_bytes;
     view.overflow = view.sent == NULL ? NULL : part->path->gather.overflow;

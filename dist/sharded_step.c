@@ -100,9 +100,8 @@ static hotbed_status prefetch_part(
 }
 
 static hotbed_status open_prefetch_part(
-    hotbed_sharded_context *context, const hotbed_member *m, hotbed_part *part,
-    const call_args *args, hotbed_stream *stream) {
-    return enqueue_prefetch(context, part, stream);
+    hotbed_part *part, const call_args *args, hotbed_stream *stream) {
+    return enqueue_prefetch(part, stream);
 }
 
 static hotbed_status begin_prefetch(

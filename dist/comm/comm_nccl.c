@@ -587,7 +587,6 @@ static hotbed_status start_nccl(nccl_comm *n, const ncclUniqueId *id, uint64_t u
         init_free(i);
         return hotbed_fail(HOTBED_ERR_MEMORY, "no thread to start NCCL");
     }
-    (void)pthread_detach(thread);
     pthread_mutex_lock(&i->lock);
     while (!i->done && hotbed_monotonic_now() < until && !hotbed_comm_has_failed(&n->base)) {
         hotbed_link_poll(n->link, &n->base, 0); /* a rank may die at this point */
@@ -597,6 +596,7 @@ static hotbed_status start_nccl(nccl_comm *n, const ncclUniqueId *id, uint64_t u
     bool done = i->done;
     i->left = true;
     pthread_mutex_unlock(&i->lock);
+    (void)(done ? pthread_join(thread, NULL) : pthread_detach(thread));
     if (!done && hotbed_comm_has_failed(&n->base))
         return hotbed_comm_fail(&n->base);
     if (!done)

@@ -2,7 +2,8 @@
  *
  * A tree is a full checkpoint and all increments that follow it. Trees are kept or removed as a
  * whole. A tree is kept if it is among the newest, if it has the newest whole checkpoint, if a link
- * leads to it, or if something in it is damaged. Links are neither followed nor removed. */
+ * leads to it, or if something in it, or something that may follow it, is damaged. Links are neither
+ * followed nor removed. */
 #define _DEFAULT_SOURCE /* flock() */
 #include "checkpoint/tool/tool.h"
 
@@ -42,6 +43,14 @@ static void keep_newest(tool_entry *entries, size_t n, uint64_t keep) {
     }
 }
 
+/* Keep all trees that an entry may follow whose parents are not known, because its own MANIFEST or one of theirs
+ * cannot be read. Entries are in order of step, and those without a readable MANIFEST come last. */
+static void keep_before(tool_entry *entries, size_t at) {
+    for (size_t i = 0; i < at; i++)
+        if (entries[i].root == i)
+            keep_tree(entries, i, at);
+}
+
 static void choose(tool_entry *entries, size_t n, uint64_t keep) {
     size_t newest = TOOL_NONE;
     keep_newest(entries, n, keep);
@@ -51,6 +60,8 @@ static void choose(tool_entry *entries, size_t n, uint64_t keep) {
             newest = i; /* entries are in order */
         if (tool_is_broken(e))
             keep_tree(entries, i, i);
+        if (tool_is_broken(e) && e->root == TOOL_NONE)
+            keep_before(entries, i);
         if (e->state == TOOL_LINK && e->root != TOOL_NONE)
             keep_tree(entries, i, i);
         if (e->state == TOOL_LINK && e->target != TOOL_NONE)
@@ -274,8 +285,8 @@ static void print_kept(const tool_entry *entries, const tool_entry *e) {
             tool_show(why->name).text);
     else if (why != e)
         printf(
-            "kept %s: %s, which follows it, is %s\n", tool_show(e->name).text,
-            tool_show(why->name).text, tool_state_name(why->state));
+            "kept %s: %s, which %s it, is %s\n", tool_show(e->name).text, tool_show(why->name).text,
+            why->root == TOOL_NONE ? "may follow" : "follows", tool_state_name(why->state));
     else
         printf("kept %s: it is %s\n", tool_show(e->name).text, tool_state_name(e->state));
 }
@@ -307,15 +318,32 @@ static hotbed_status remove_all(
     return result;
 }
 
-/* Refuse to remove unfinished saves while a hotbed-train of this host saves to the directory: one
- * of them may be its own. examples/train/save_lock.h makes the lock. */
+/* Copy the host from the text of a lock, "process NUMBER on HOST", if it is another one. */
+static bool read_other_host(int file, char host[256]) {
+    char text[320] = "", here[256] = "";
+    *host = '\0';
+    if (pread(file, text, sizeof text - 1, 0) > 0)
+        (void)sscanf(text, "process %*u on %255[^\n]", host);
+    return *host != '\0' && gethostname(here, sizeof here - 1) == 0 && strcmp(host, here) != 0;
+}
+
+/* Refuse to remove unfinished saves while a hotbed-train saves to the directory: one of them may be
+ * its own. examples/train/save_lock.h makes the lock. */
 static hotbed_status check_trainer(const place *p) {
     static const char name[] = ".hotbed-train.lock";
-    const int file = openat(p->handle, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    char host[256];
+    const int file = openat(p->handle, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) /* no such run; or the file system says why nothing can be removed */
         return HOTBED_OK;
     const bool locked = flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    const bool elsewhere = read_other_host(file, host);
     close(file);
+    if (elsewhere)
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "%s: a hotbed-train on %s may be saving here: if it has ended, remove %s, and run gc "
+            "again",
+            p->path, tool_show(host).text, name);
     if (!locked)
         return HOTBED_OK;
     return hotbed_fail(

@@ -272,6 +272,8 @@ class Round:
             known = e.described and all(m in members for m in ancestors(e.member))
             if known and (e.link or n in stay or states[n] != "whole"):
                 roots.add(root_of(e.member))
+            if not known and states[n] in ("damaged", "orphaned"):  # it may follow any checkpoint before it
+                roots |= {m for m in STEP if PARENT[m] is None and not (e.described and STEP[m] > STEP[e.member])}
         return (go | {n for n, e in real.items() if root_of(e.member) not in roots}) - stay
 
     # --- runs of the tool ---

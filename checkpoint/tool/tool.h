@@ -107,6 +107,9 @@ hotbed_status tool_read_directory(const char *path, tool_entry **out, size_t *n)
 /* The same, and refuse a path that is itself a checkpoint. Errors: also ARGUMENT (it is one). */
 hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *n);
 
+/* Say so if none of the entries is a checkpoint: `path` may be the wrong directory. */
+void tool_note_empty(const char *path, const tool_entry *entries, size_t n);
+
 /* Return "directory/name", or NULL if there is no memory. The caller frees it with free(). */
 char *tool_join(const char *directory, const char *name);
 

@@ -458,6 +458,13 @@ hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *
     return tool_read_directory(path, out, n);
 }
 
+void tool_note_empty(const char *path, const tool_entry *entries, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (entries[i].described || tool_is_broken(&entries[i]))
+            return;
+    fprintf(stderr, "hotbed-ckpt: no checkpoints in %s\n", tool_show(path).text);
+}
+
 hotbed_status tool_explain(const char *path, hotbed_status status) {
     tool_entry *entries = NULL;
     size_t n = 0, checkpoints = 0;

@@ -255,7 +255,8 @@ static hotbed_status check_broken(const tool_options *o, const tool_entry *entri
     return hotbed_fail(
         HOTBED_ERR_CORRUPT,
         "%s: nothing was removed, because some checkpoints are damaged or unreadable: restore or "
-        "remove them, or keep them with --leave-damaged",
+        "remove the damaged ones; for unreadable ones run gc as a user who may read them, and in a "
+        "version as new as theirs; or keep both with --leave-damaged",
         o->paths[0]);
 }
 
@@ -414,6 +415,7 @@ int tool_gc(const tool_options *o) {
     hotbed_status status = tool_read_checkpoints(o->paths[0], &entries, &n);
     if (status != HOTBED_OK)
         return tool_fail(status);
+    tool_note_empty(o->paths[0], entries, n);
     int result = gc(o, entries, n);
     hotbed_delete(entries);
     return result;

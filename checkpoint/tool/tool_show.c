@@ -74,6 +74,7 @@ int tool_list(const tool_options *o) {
     hotbed_status status = tool_read_checkpoints(o->paths[0], &entries, &n);
     if (status != HOTBED_OK)
         return tool_fail(status);
+    tool_note_empty(o->paths[0], entries, n);
     if (o->json)
         printf("[");
     for (size_t i = 0; i < n; i++) {

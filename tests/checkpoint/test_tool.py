@@ -1423,6 +1423,12 @@ def check_unfinished_alone(root):
     check(sorted(os.listdir(place)) == ["step-0", "step-1", "step-2"], "nothing else")
     done = tool_run("gc", place)
     check(done.returncode == 2 and "gc needs --keep or --unfinished" in done.stderr, done)
+    above = os.path.join(root, "above")
+    os.makedirs(os.path.join(above, "a"))
+    for words in (["list"], ["list", "--json"], ["gc", "--keep", "3"]):
+        done = tool_run(words[0], above, *words[1:])
+        check(done.stderr == f"hotbed-ckpt: no checkpoints in {above}\n", f"one level too high: {done}")
+    shutil.rmtree(above)
     done = tool_run("gc", place, "--unfinished", "--leave-damaged")
     check(done.returncode == 2 and "gc takes --leave-damaged only with --keep" in done.stderr, done)
     shutil.rmtree(place)

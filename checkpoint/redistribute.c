@@ -407,22 +407,16 @@ static hotbed_status send_notices(rounds *d) {
     return hotbed_stream_sync(job->stream);
 }
 
-/* Exchange notices with all ranks. Fails if any rank has failed. */
-static hotbed_status exchange_notices(rounds *d, uint64_t *rows, bool *more) {
+/* Exchange notices with all ranks. *failed: a rank has failed, perhaps this one. */
+static hotbed_status exchange_notices(rounds *d, uint64_t *rows, bool *more, bool *failed) {
     HOTBED_TRY(take_part(d->job->comm, send_notices(d)));
     *rows = 0;
-    *more = false;
+    *more = *failed = false;
     for (uint32_t p = 0; p < d->world; p++) {
         *rows += d->received[p].rows;
         *more = *more || d->received[p].more != 0;
+        *failed = *failed || d->received[p].status != HOTBED_OK;
     }
-    if (d->status != HOTBED_OK)
-        return hotbed_error_return(&d->error, d->status);
-    for (uint32_t p = 0; p < d->world; p++)
-        if (d->received[p].status != HOTBED_OK)
-            return hotbed_fail_rank(
-                (hotbed_status)d->received[p].status, p,
-                "rank %" PRIu32 " could not read its part of the checkpoint", p);
     return HOTBED_OK;
 }
 
@@ -509,9 +503,10 @@ static hotbed_status check_edges(const rounds *d) {
 }
 
 /* Run one round: read, exchange notices and rows, store. A rank that has failed still takes part in
- * the exchange of notices. */
+ * the exchange of notices, after which all ranks end. */
 static hotbed_status play(rounds *d, bool *more) {
     uint64_t n = 0, rows = 0;
+    bool failed = false;
     if (d->status == HOTBED_OK)
         note(d, take(d, &n));
     n = d->status == HOTBED_OK ? n : 0;
@@ -521,7 +516,11 @@ static hotbed_status play(rounds *d, bool *more) {
         d->sent[p].status = (uint64_t)d->status;
         d->sent[p].edges = d->edges;
     }
-    HOTBED_TRY(exchange_notices(d, &rows, more));
+    HOTBED_TRY(exchange_notices(d, &rows, more, &failed));
+    if (failed) {
+        *more = false;
+        return HOTBED_OK;
+    }
     HOTBED_TRY(check_edges(d));
     note(d, send_and_store(d, n, rows));
     return HOTBED_OK;

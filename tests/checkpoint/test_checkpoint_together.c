@@ -517,6 +517,27 @@ static void a_key_that_two_ranks_read_is_found(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* One of four ranks reads a damaged block: the others, too, learn its file, column and block. */
+static void all_ranks_name_the_block_that_one_found_damaged(hotbed_backend backend) {
+    sides *s = open_sides(&adagrad, 2, 4);
+    const char *path = sample_path("c"), *name = sample_path("c/shard-00001-of-00002.h5");
+    size_t bytes = 0;
+    all_good(&s->from, &(rank_call){.path = path});
+    hotbed_manifest m = ranks_manifest(path);
+    const hotbed_extent *values = &m.parts[1].columns[HOTBED_COLUMN_VALUES];
+    unsigned char *file = sample_read_file(name, &bytes);
+    file[values->offset + values->bytes - 1] ^= 1;
+    sample_write_file(name, file, bytes);
+    free(file);
+    hotbed_manifest_free(&m);
+    rank_call *calls = together(&s->to, &(rank_call){.load = true, .path = path});
+    for (uint32_t i = 0; i < 4; i++)
+        if (calls[i].status != HOTBED_ERR_CORRUPT ||
+            strstr(calls[i].text, "/shard-00001-of-00002.h5: hash/values: block ") == NULL)
+            hotbed_check_failed(__FILE__, __LINE__, "rank %u: %s", i, calls[i].text);
+    close_sides(s);
+}
+
 /* A rank's disk fails at any call: all ranks return an error, none waits for the failed one, and no files are
  * left. */
 static void a_failing_rank_fails_all(hotbed_backend backend) {
@@ -729,6 +750,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(ranks_without_optimizer_load_the_weights)},
     {TEST(each_byte_is_read_once)},
     {TEST(a_key_that_two_ranks_read_is_found)},
+    {TEST(all_ranks_name_the_block_that_one_found_damaged)},
     {TEST(a_failing_rank_fails_all)},
     {TEST(failed_saves_change_no_ranks_mark)},
     {TEST(a_rank_without_memory_fails_all_at_once)},

@@ -257,6 +257,25 @@ static uint64_t keep(table_reader *t, hotbed_staging *staging, uint64_t n) {
     return kept;
 }
 
+/* Convert the first n rows to the types of the storage, in place. */
+static hotbed_status convert(const table_reader *t, hotbed_staging *s, uint64_t n) {
+    const hotbed_manifest_table *table = &t->m->tables[t->table];
+    const hotbed_checkpoint_share *share = &t->r->share;
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
+        hotbed_unfit unfit;
+        if (s->row_bytes[i] == 0 || s->from[i].dim == 0 || s->from[i].dtype == s->to[i].dtype ||
+            hotbed_weights_convert(
+                s->from[i].dtype, s->columns[i], s->to[i].dtype, s->columns[i], s->from[i].dim, n,
+                &unfit))
+            continue;
+        uint64_t key = ((const uint64_t *)s->columns[HOTBED_COLUMN_KEYS])[unfit.row];
+        if (share->routes != NULL && table->kind == HOTBED_TABLE_STATIC)
+            key = hotbed_route_key(&share->routes[t->number], share->rank, key);
+        return hotbed_manifest_unfit_fail(t->m, table, i, key, s->to[i].dtype, unfit.value);
+    }
+    return HOTBED_OK;
+}
+
 /* Return the next staging, after its last chunk is in the storage. */
 static hotbed_status next_staging(table_reader *t, hotbed_staging **out) {
     *out = &t->stagings[t->turn++ % 2];
@@ -271,6 +290,7 @@ static hotbed_status read_rows(table_reader *t, hotbed_part_reader *part) {
         uint64_t n = left < staging->capacity ? left : staging->capacity;
         HOTBED_TRY(hotbed_part_reader_take(part, n, staging->columns));
         n = keep(t, staging, n);
+        HOTBED_TRY(convert(t, staging, n));
         HOTBED_TRY(hotbed_staging_store(
             staging, storage_of(t->r, t->table), number_of(t->r, t->table), n, t->r->stream));
     }

@@ -356,8 +356,9 @@ static void choose(rounds *d) {
         d->first += rows_of(d, d->shard++);
 }
 
-/* Group the rows by the ranks that store them. */
-static void pack(rounds *d, uint64_t n) {
+/* Group the rows by the ranks that store them, in the storage's types. Errors: ARGUMENT (a value that such
+ * a type does not have). */
+static hotbed_status pack(rounds *d, uint64_t n) {
     const hotbed_redistribution *job = d->job;
     const hotbed_route *route = &job->share->routes[job->route];
     const hotbed_manifest_table *table = &job->manifest->tables[job->table];
@@ -371,7 +372,6 @@ static void pack(rounds *d, uint64_t n) {
         if (dropped)
             continue;
         next[d->owners[i]]++;
-        keys[i] = hotbed_share_local(job->share, job->route, is_static, keys[i]);
     }
     for (uint64_t p = 0, first = 0; p < d->world; p++) {
         uint64_t rows = next[p];
@@ -382,17 +382,22 @@ static void pack(rounds *d, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         if (d->owners[i] == d->world)
             continue;
-        uint64_t to = next[d->owners[i]]++;
+        const uint64_t to = next[d->owners[i]]++, key = keys[i];
+        hotbed_unfit unfit;
+        keys[i] = hotbed_share_local(job->share, job->route, is_static, key);
         for (uint32_t c = 0; c < HOTBED_ROW_COLUMNS; c++) {
             char *row = (char *)d->packed[c] + to * d->row_bytes[c];
             const char *taken = (const char *)d->taken[c] + i * d->read_bytes[c];
-            if (d->from[c].dim != 0 && d->from[c].dtype != d->to[c].dtype)
-                hotbed_weights_convert(
-                    d->from[c].dtype, taken, d->to[c].dtype, row, d->from[c].dim, 1);
-            else if (d->row_bytes[c] > 0)
+            if (d->from[c].dim != 0 && d->from[c].dtype != d->to[c].dtype &&
+                !hotbed_weights_convert(
+                    d->from[c].dtype, taken, d->to[c].dtype, row, d->from[c].dim, 1, &unfit))
+                return hotbed_manifest_unfit_fail(
+                    job->manifest, table, c, key, d->to[c].dtype, unfit.value);
+            if (d->row_bytes[c] > 0 && (d->from[c].dim == 0 || d->from[c].dtype == d->to[c].dtype))
                 memcpy(row, taken, d->row_bytes[c]);
         }
     }
+    return HOTBED_OK;
 }
 
 /* --- sending ------------------------------------------------------------------------------------------------ */
@@ -510,7 +515,7 @@ static hotbed_status play(rounds *d, bool *more) {
     if (d->status == HOTBED_OK)
         note(d, take(d, &n));
     n = d->status == HOTBED_OK ? n : 0;
-    pack(d, n);
+    note(d, pack(d, n));
     for (uint32_t p = 0; p < d->world; p++) {
         d->sent[p].more = n == d->rows;
         d->sent[p].status = (uint64_t)d->status;

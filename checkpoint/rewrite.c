@@ -191,9 +191,9 @@ static hotbed_status end_buckets(rewriter *w, uint32_t table, uint32_t rank, uin
     return HOTBED_OK;
 }
 
-/* Have *values point to n rows of a column in the type that is written. */
+/* Have *values point to the rows of n keys, of a column, in the type that is written. */
 static hotbed_status convert(
-    rewriter *w, uint32_t table, uint32_t column, uint64_t n, void **values) {
+    rewriter *w, uint32_t table, uint32_t column, uint64_t n, const uint64_t *keys, void **values) {
     const hotbed_manifest_table *t = &w->manifest.tables[table];
     const hotbed_row_types types =
         hotbed_manifest_types(&hotbed_chain_last(w->chain)->tables[table]);
@@ -212,7 +212,10 @@ static hotbed_status convert(
             return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for rows to convert", bytes);
         out->bytes = bytes;
     }
-    hotbed_weights_convert(from.dtype, *values, to.dtype, out->data, from.dim, n);
+    hotbed_unfit unfit;
+    if (!hotbed_weights_convert(from.dtype, *values, to.dtype, out->data, from.dim, n, &unfit))
+        return hotbed_manifest_unfit_fail(
+            &w->manifest, t, column, keys[unfit.row], to.dtype, unfit.value);
     *values = out->data;
     return HOTBED_OK;
 }
@@ -231,7 +234,7 @@ static hotbed_status write_rows(
     void *written[HOTBED_ROW_COLUMNS];
     memcpy(written, columns, sizeof written);
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
-        HOTBED_TRY(convert(w, table, i, n, &written[i]));
+        HOTBED_TRY(convert(w, table, i, n, keys, &written[i]));
     return hotbed_shard_writer_rows(&w->shards[rank], n, written, NULL);
 }
 

@@ -124,10 +124,6 @@ static hotbed_status upload(hotbed_staging *s, uint64_t n, uint32_t end, hotbed_
 hotbed_status hotbed_staging_store(
     hotbed_staging *s, hotbed_storage *storage, uint32_t table, uint64_t n, hotbed_stream *stream) {
     hotbed_rows rows;
-    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
-        if (s->row_bytes[i] > 0 && s->from[i].dim != 0 && s->from[i].dtype != s->to[i].dtype)
-            hotbed_weights_convert(
-                s->from[i].dtype, s->columns[i], s->to[i].dtype, s->columns[i], s->from[i].dim, n);
     HOTBED_TRY(device_rows(s, storage, table, &rows));
     HOTBED_TRY(upload(s, n, HOTBED_ROW_COLUMNS, stream));
     HOTBED_TRY(hotbed_storage_offer_rows(

@@ -28,7 +28,7 @@ typedef struct hotbed_staging {
 hotbed_status hotbed_staging_open(uint64_t rows, hotbed_stream *stream, hotbed_staging *staging);
 
 /* Create a staging for rows of `table` of a checkpoint, for a storage whose table has the types `to`.
- * Only hotbed_staging_store() converts. Errors: MEMORY, DEVICE. */
+ * The caller converts the host columns before hotbed_staging_store(). Errors: MEMORY, DEVICE. */
 hotbed_status hotbed_staging_create(
     const hotbed_manifest *manifest, const hotbed_manifest_table *table, hotbed_row_types to,
     uint64_t rows, hotbed_stream *stream, hotbed_staging *out);
@@ -41,7 +41,7 @@ hotbed_status hotbed_staging_fetch(
     hotbed_staging *staging, hotbed_storage *storage, uint32_t table, uint64_t n,
     hotbed_stream *stream);
 
-/* Enqueue: store the first n rows of the host columns. */
+/* Enqueue: store the first n rows of the host columns, which have the storage's types. */
 hotbed_status hotbed_staging_store(
     hotbed_staging *staging, hotbed_storage *storage, uint32_t table, uint64_t n,
     hotbed_stream *stream);

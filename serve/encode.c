@@ -3,9 +3,8 @@
 
 #include "base/error.h"
 #include "base/float.h"
+#include "base/text.h"
 #include "storage/types.h"
-
-#include <inttypes.h>
 
 /* --- to a file -------------------------------------------------------------------------------- */
 
@@ -35,14 +34,10 @@ static uint16_t get16(const unsigned char *from) {
 
 /* The offset is at or below the least element, and the last step at or above the greatest one, so that
  * every element lies between two steps. */
-static bool encode_int8(uint32_t dim, const float *row, unsigned char *out, float *value) {
+static void encode_int8(uint32_t dim, const float *row, unsigned char *out) {
     float least = INFINITY, most = -INFINITY;
     for (uint32_t e = 0; e < dim; e++) {
-        float x = row[e];
-        if (!(fabsf(x) <= 65504.0F)) {
-            *value = x;
-            return false;
-        }
+        const float x = row[e];
         least = x < least ? x : least;
         most = x > most ? x : most;
     }
@@ -58,20 +53,6 @@ static bool encode_int8(uint32_t dim, const float *row, unsigned char *out, floa
         out[dim] = 0;
     put16(out + dim + dim % 2, scale);
     put16(out + dim + dim % 2 + 2, offset);
-    return true;
-}
-
-static bool encode_f16(uint32_t dim, const float *row, unsigned char *out, float *value) {
-    for (uint32_t e = 0; e < dim; e++) {
-        float x = row[e];
-        uint16_t half = hotbed_f32_to_f16(x);
-        if ((half & 0x7fffU) == 0x7c00U && fabsf(x) != INFINITY) {
-            *value = x;
-            return false;
-        }
-        put16(out + 2 * (size_t)e, half);
-    }
-    return true;
 }
 
 /* The stored row has the same numbers, but no padding. */
@@ -96,18 +77,24 @@ bool hotbed_row_encode(
         return true;
     }
     hotbed_weights_read(dtype, dim, stored, row);
+    if (!hotbed_weights_fit(
+            (hotbed_dtype)encoding, dim, row, value)) /* encodings have the types' numbers */
+        return false;
     switch (encoding) {
     case HOTBED_ENCODING_F32:
         memcpy(out, row, dim * sizeof *row);
         return true;
     case HOTBED_ENCODING_F16:
-        return encode_f16(dim, row, out, value);
+        for (uint32_t e = 0; e < dim; e++)
+            put16(out + 2 * (size_t)e, hotbed_f32_to_f16(row[e]));
+        return true;
     case HOTBED_ENCODING_BF16:
         for (uint32_t e = 0; e < dim; e++)
             put16(out + 2 * (size_t)e, hotbed_f32_to_bf16(row[e]));
         return true;
     case HOTBED_ENCODING_INT8:
-        return encode_int8(dim, row, out, value);
+        encode_int8(dim, row, out);
+        return true;
     case HOTBED_ENCODING_TABLE:
         break;
     }
@@ -125,9 +112,10 @@ hotbed_status hotbed_cut_row_encode(
         return hotbed_error_key(
             hotbed_fail_table_value(
                 HOTBED_ERR_ARGUMENT, table->name, "encoding", value,
-                "table '%s', key %" PRIu64 ": %s does not have the value %g", table->name, key,
+                "table '%s', key %s: %s does not have the value %g", table->name,
+                hotbed_key_text(key, (hotbed_key_type)table->key_type).text,
                 hotbed_encoding_name(encoding), (double)value),
-            key, 0);
+            key, table->key_type);
     if (hotbed_cut_row_bytes(table) > at)
         memset(out + bytes, 0, at - bytes);
     for (uint32_t s = 0; s < 2; s++) {

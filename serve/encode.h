@@ -21,8 +21,7 @@ static inline hotbed_encoding hotbed_encoding_of(hotbed_dtype dtype) {
 }
 
 /* Encode a row of `dim` elements; `out` has hotbed_encoded_bytes(). Returns false if the encoding does
- * not have a value: F16 is finite up to 65504; INT8 has no NaN and no infinity, either. *value is the
- * value then. */
+ * not have a value, as hotbed_weights_fit(). *value is the value then. */
 bool hotbed_row_encode(
     hotbed_encoding encoding, uint32_t dim, hotbed_dtype dtype, const void *row, unsigned char *out,
     float *value);

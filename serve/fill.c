@@ -9,6 +9,7 @@
 #include "base/float.h"
 #include "serve/encode.h"
 #include "serve/version.h"
+#include "storage/types.h"
 
 #include "hotbed/read.h"
 
@@ -16,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 8 << 20, DIM_MOST = 4096 };
+enum { CHUNK_BYTES = 8 << 20, DIM_MOST = 4096, NO_STATE = UINT8_MAX };
 
 typedef struct filling {
     const hotbed_version *v;
@@ -156,9 +157,24 @@ static places places_of(const pair *p, uint64_t n, size_t bytes) {
     return at;
 }
 
+/* Convert a row of a key, or its state of this number, to the table's type. Errors: ARGUMENT (a value that the
+ * type does not have). */
+static hotbed_status convert(
+    const pair *p, uint64_t key, uint32_t state, const float *from, hotbed_dtype dtype,
+    uint32_t dim, void *to) {
+    hotbed_unfit unfit;
+    if (hotbed_weights_convert(HOTBED_F32, from, dtype, to, dim, 1, &unfit))
+        return HOTBED_OK;
+    return hotbed_unfit_fail(
+        p->info.name, key, hotbed_storage_key_type(p->storage),
+        hotbed_optimizer_state_name(hotbed_storage_optimizer(p->storage)->kind, state), dtype,
+        unfit.value);
+}
+
 /* Copy the states of a row of a file to row number i of the chunk. */
 static hotbed_status copy_states(
-    const filling *f, const pair *p, const places *at, uint64_t i, const unsigned char *row) {
+    const filling *f, const pair *p, const places *at, uint64_t i, uint64_t key,
+    const unsigned char *row) {
     const unsigned char *from = row + hotbed_cut_states_at(table_of(f, p));
     for (uint32_t s = 0; s < 2; s++) {
         const size_t bytes = state_bytes(p, s);
@@ -166,8 +182,8 @@ static hotbed_status copy_states(
         if (p->info.state_dtypes[s] == HOTBED_F32)
             memcpy(to, from, bytes);
         else if (bytes > 0)
-            HOTBED_TRY(hotbed_dtype_convert(
-                HOTBED_F32, from, p->info.state_dtypes[s], to, p->state_dims[s], 1));
+            HOTBED_TRY(convert(
+                p, key, s, (const void *)from, p->info.state_dtypes[s], p->state_dims[s], to));
         from += p->state_dims[s] * sizeof(float);
     }
     return HOTBED_OK;
@@ -183,16 +199,18 @@ static hotbed_status decode(
         (const unsigned char *)hotbed_rows_column_of(file, p->from, HOTBED_ROWS_VALUES) +
         first * t->row_bytes;
     unsigned char *to = (unsigned char *)f->pinned.data + at.weights;
+    const uint64_t *keys =
+        (const uint64_t *)hotbed_rows_column_of(file, p->from, HOTBED_ROWS_KEYS) + first;
     float values[DIM_MOST];
     for (uint64_t i = 0; i < n; i++, row += t->row_bytes, to += bytes) {
         if (t->encoding == HOTBED_ENCODING_INT8 && p->info.dtype == HOTBED_INT8) {
             hotbed_row_stored_int8(t->dim, row, to);
         } else {
             hotbed_row_decode(t->encoding, t->dim, row, values);
-            HOTBED_TRY(hotbed_dtype_convert(HOTBED_F32, values, p->info.dtype, to, t->dim, 1));
+            HOTBED_TRY(convert(p, keys[i], NO_STATE, values, p->info.dtype, t->dim, to));
         }
         if (has_states(p))
-            HOTBED_TRY(copy_states(f, p, &at, i, row));
+            HOTBED_TRY(copy_states(f, p, &at, i, keys[i], row));
     }
     return HOTBED_OK;
 }

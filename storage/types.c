@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/stream.h"
+#include "base/text.h"
 
 #include <float.h>
 #include <math.h>
@@ -101,22 +102,66 @@ void hotbed_weights_write(hotbed_dtype dtype, uint32_t dim, const float *weights
     }
 }
 
-void hotbed_weights_convert(
+/* The bits of the largest number that rounds to a finite one of the type, and what else the type has. An int8 row
+ * clamps larger numbers to its offset's range, and cannot have a NaN beside numbers. */
+static const struct {
+    uint32_t most;
+    bool infinite, nan;
+} fits[] = {
+    [HOTBED_F32] = {0x7f7fffffU, true, true},    /* all */
+    [HOTBED_F16] = {0x477fefffU, true, true},    /* below 65520 */
+    [HOTBED_BF16] = {0x7f7f7fffU, true, true},   /* below 2^128 - 2^119 */
+    [HOTBED_INT8] = {0x477fe000U, false, false}, /* 65504 */
+    [HOTBED_FP8] = {0x7f7fffffU, false, true},
+};
+
+bool hotbed_weights_fit(hotbed_dtype dtype, uint32_t dim, const float *weights, float *value) {
+    enum { INFINITE = 0x7f800000 };
+    for (uint32_t e = 0; e < dim; e++) {
+        const uint32_t bits = hotbed_float_bits(weights[e]) & 0x7fffffffU;
+        if (bits <= fits[dtype].most || (bits == INFINITE && fits[dtype].infinite) ||
+            (bits > INFINITE && fits[dtype].nan))
+            continue;
+        *value = weights[e];
+        return false;
+    }
+    return true;
+}
+
+bool hotbed_weights_convert(
     hotbed_dtype from_dtype, const void *from, hotbed_dtype to_dtype, void *to, uint32_t dim,
-    uint64_t n) {
+    uint64_t n, hotbed_unfit *unfit) {
     const size_t read = hotbed_dtype_row_bytes(from_dtype, dim);
     const size_t written = hotbed_dtype_row_bytes(to_dtype, dim);
     float weights[HOTBED_DIM_MOST];
+    bool fit = true;
     if (from_dtype == to_dtype) {
         memmove(to, from, n * read);
-        return;
+        return true;
     }
     for (uint64_t i = 0; i < n; i++) {
         /* longer rows backwards, so that no row is overwritten unread */
         const uint64_t at = written > read ? n - 1 - i : i;
         hotbed_weights_read(from_dtype, dim, (const char *)from + at * read, weights);
         hotbed_weights_write(to_dtype, dim, weights, (char *)to + at * written);
+        if (fit && !hotbed_weights_fit(to_dtype, dim, weights, &unfit->value)) {
+            fit = false;
+            unfit->row = at;
+        }
     }
+    return fit;
+}
+
+hotbed_status hotbed_unfit_fail(
+    const char *table, uint64_t key, hotbed_key_type key_type, const char *state,
+    hotbed_dtype dtype, float value) {
+    return hotbed_error_key(
+        hotbed_fail_table_value(
+            HOTBED_ERR_ARGUMENT, table, state == NULL ? "dtype" : "state_dtype", value,
+            "table '%s', key %s%s%s: %s does not have the value %g", table,
+            hotbed_key_text(key, key_type).text, state == NULL ? "" : ", state ",
+            state == NULL ? "" : state, hotbed_dtype_name(dtype), (double)value),
+        key, key_type);
 }
 
 hotbed_status hotbed_dtype_convert(
@@ -130,7 +175,8 @@ hotbed_status hotbed_dtype_convert(
         if (hotbed_dtype_row_bytes(types[i], 1) == 0)
             return hotbed_fail_unknown(names[i], types[i]);
     HOTBED_TRY(hotbed_check_range("dim", dim, 1, HOTBED_DIM_MOST));
-    hotbed_weights_convert(from_dtype, from, to_dtype, to, dim, n);
+    hotbed_unfit unfit;
+    (void)hotbed_weights_convert(from_dtype, from, to_dtype, to, dim, n, &unfit);
     return HOTBED_OK;
 }
 

@@ -31,10 +31,27 @@ const char *hotbed_dtype_npy(hotbed_dtype dtype);
 void hotbed_weights_read(hotbed_dtype dtype, uint32_t dim, const void *row, float *out);
 void hotbed_weights_write(hotbed_dtype dtype, uint32_t dim, const float *weights, void *row);
 
-/* The same as hotbed_dtype_convert(), without checks. */
-void hotbed_weights_convert(
+/* Whether rows of the type can have these values: a finite value too large for it is no value of it, and neither
+ * are an infinity or a NaN that it lacks. *value is the first such value. */
+bool hotbed_weights_fit(hotbed_dtype dtype, uint32_t dim, const float *weights, float *value);
+
+/* A row of several, and the first value of it that the type to convert to does not have. */
+typedef struct hotbed_unfit {
+    uint64_t row;
+    float value;
+} hotbed_unfit;
+
+/* The same as hotbed_dtype_convert(), without checks of arguments. Returns whether all values fit; otherwise
+ * *unfit is one that does not. */
+bool hotbed_weights_convert(
     hotbed_dtype from_dtype, const void *from, hotbed_dtype to_dtype, void *to, uint32_t dim,
-    uint64_t n);
+    uint64_t n, hotbed_unfit *unfit);
+
+/* Fail with ARGUMENT: the row of a key has a value that `dtype` does not have, in the embedding or, if it is not
+ * NULL, in the state of this name. */
+hotbed_status hotbed_unfit_fail(
+    const char *table, uint64_t key, hotbed_key_type key_type, const char *state,
+    hotbed_dtype dtype, float value);
 
 /* Check the name of table number `number`. Errors: ARGUMENT. */
 hotbed_status hotbed_name_check(const char *name, uint32_t number);

@@ -230,6 +230,11 @@ uint64_t hotbed_manifest_column_bytes(
  * "admission/keys" or "erased" for example, as in MANIFEST and in the shard's group. */
 const char *hotbed_manifest_column_name(hotbed_optimizer_kind optimizer, uint32_t column);
 
+/* Fail as hotbed_unfit_fail(): a row of a table has this value in VALUES or a state. */
+hotbed_status hotbed_manifest_unfit_fail(
+    const hotbed_manifest *manifest, const hotbed_manifest_table *table, uint32_t column,
+    uint64_t key, hotbed_dtype dtype, float value);
+
 /* Number the blocks of each shard's extents: sets first_block and num_blocks. */
 void hotbed_manifest_number_blocks(hotbed_manifest *manifest);
 

@@ -115,6 +115,16 @@ const char *hotbed_manifest_column_name(hotbed_optimizer_kind optimizer, uint32_
     return names[optimizer][column - HOTBED_COLUMN_STATE];
 }
 
+hotbed_status hotbed_manifest_unfit_fail(
+    const hotbed_manifest *m, const hotbed_manifest_table *table, uint32_t column, uint64_t key,
+    hotbed_dtype dtype, float value) {
+    const char *state = hotbed_optimizer_state_name(
+        hotbed_manifest_optimizer(m, table), column - HOTBED_COLUMN_STATE);
+    return hotbed_unfit_fail(
+        table->name, key, hotbed_manifest_origin(m, table)->key_type,
+        column == HOTBED_COLUMN_VALUES ? NULL : state, dtype, value);
+}
+
 static uint64_t number_extent(hotbed_extent *extent, uint64_t first, uint64_t block_bytes) {
     extent->first_block = first;
     return first + extent->bytes / block_bytes + (extent->bytes % block_bytes != 0 ? 1 : 0);

@@ -314,7 +314,8 @@ typedef struct hotbed_checkpoint_report {
  * that the tables had are removed first. Synchronous.
  *
  * The tables may have other capacities, eviction, scores, dtype and backend than the saved ones;
- * values are rounded to the nearest. A STATIC table may have fewer or more rows: it loads the rows
+ * values are rounded to the nearest, and a row with a value that the type does not have (1e6 in F16, NaN in
+ * INT8) is ARGUMENT, with table, key and value. A STATIC table may have fewer or more rows: it loads the rows
  * that both have, and further ones keep their initial values. Key type and kind of optimizer must be the
  * same. A storage without optimizer loads every checkpoint, without the optimizer's states. Times of
  * TIMESTAMP_LFU tables are loaded only into such tables; if the checkpoint has none, rows get the
@@ -352,7 +353,7 @@ typedef struct hotbed_checkpoint_report {
  *   report    out  NULL: everything must fit. With a communicator, NULL on all ranks or on none.
  *
  * Errors: ARGUMENT (`share`: rank not below world, routes of other worlds, a static table whose
- * route numbers no rows), IO (the directory `path` does not exist; it cannot be read), CORRUPT (a file is
+ * route numbers no rows; a value that the type of its table does not have), IO (the directory `path` does not exist; it cannot be read), CORRUPT (a file is
  * missing, truncated or damaged, with extent and block; a key is in the wrong shard), STATE (`path`
  * is an increment; the increments do not follow each other; a rank of the communicator loads another
  * checkpoint than rank 0; key types or kinds of optimizer differ; without a report, a table is

@@ -114,7 +114,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_reader_lookup(
  * eval_initializer there; a STATIC table with more rows), UNSUPPORTED (its optimizer has other states than the
  * cut, with the names of both; tables of one storage have different counts of steps there): nothing is written. After others *version is 0, and
  * the tables have a part of the cut: STATE (a table did not keep all keys, with their numbers; tickets hold
- * rows, the stream records a graph), the faults of hotbed_storage_offer_rows(), among them RANGE (a row that a
+ * rows, the stream records a graph), ARGUMENT (a value that the type of its table does not have, with key and
+ * value), the faults of hotbed_storage_offer_rows(), among them RANGE (a row that a
  * STATIC table does not have), MEMORY, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_reader_fill(
     hotbed_reader *reader, hotbed_storage *const *storages, uint32_t n, hotbed_stream *stream,

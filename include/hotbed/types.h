@@ -56,7 +56,8 @@ HOTBED_API size_t hotbed_dtype_row_bytes(hotbed_dtype dtype, uint32_t dim);
 /* Return the name of a type: "f32", "f16", "bf16", "int8" or "fp8". */
 HOTBED_API const char *hotbed_dtype_name(hotbed_dtype dtype);
 /* Convert the embeddings of n rows of `dim` elements to another type, rounded to nearest. The type that
- * they have gives the same bytes. Blocks.
+ * they have gives the same bytes. Values that the type does not have become what hotbed_dtype says, and too
+ * large ones infinity; loads, fills and publishers refuse them. Blocks.
  *   from  in  host, [n, hotbed_dtype_row_bytes()] bytes
  *   to    out  host, likewise; may be `from`, but not overlap it otherwise
  * Errors: ARGUMENT (NULL; an unknown type; dim is not in [1, 4096]). */

@@ -524,6 +524,75 @@ static void a_smaller_table_that_evicts_keeps_the_highest_scores(hotbed_backend 
     hotbed_stream_destroy(stream);
 }
 
+/* Set row `key` of a table of dim 4, and its state, to one value. */
+static void set_value(hotbed_storage *storage, uint64_t key, float value, hotbed_stream *stream) {
+    float *values = NULL;
+    hotbed_memory memory;
+    CHECK_OK(hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, 64, NULL, &memory));
+    float row[6] = {0.5F, value, 0.25F, 0.125F};
+    memcpy(row + 4, &key, sizeof key);
+    values = memory.data;
+    CHECK_OK(hotbed_copy(values, row, sizeof row, stream));
+    hotbed_rows parts = {.weights = values, .states = {values}};
+    CHECK_OK(hotbed_storage_set_rows(storage, 0, 1, (void *)(values + 4), &parts, stream));
+    CHECK_OK(hotbed_stream_sync(stream));
+    hotbed_memory_free(&memory);
+}
+
+/* A load into a table of another type refuses what the type does not have, and keeps NaN and infinity where
+ * it has them. */
+static void a_value_that_the_type_of_the_table_lacks_is_refused(hotbed_backend backend) {
+    static const struct {
+        hotbed_dtype dtype, state_dtype;
+        hotbed_table_kind kind;
+        float value;
+        const char *error; /* NULL: the value is loaded */
+    } cases[] = {
+        {HOTBED_INT8, HOTBED_F32, HOTBED_TABLE_HASH, 1e6F, "int8 does not have the value 1e+06"},
+        {HOTBED_INT8, HOTBED_F32, HOTBED_TABLE_HASH, NAN, "int8 does not have the value nan"},
+        {HOTBED_INT8, HOTBED_F32, HOTBED_TABLE_HASH, 65504.0F, NULL},
+        {HOTBED_F16, HOTBED_F32, HOTBED_TABLE_STATIC, -65520.0F,
+         "f16 does not have the value -65520"},
+        {HOTBED_F16, HOTBED_F32, HOTBED_TABLE_HASH, 65519.0F, NULL},
+        {HOTBED_F16, HOTBED_F32, HOTBED_TABLE_HASH, -INFINITY, NULL},
+        {HOTBED_BF16, HOTBED_F32, HOTBED_TABLE_HASH, 3.4e38F,
+         "bf16 does not have the value 3.4e+38"},
+        {HOTBED_BF16, HOTBED_F32, HOTBED_TABLE_STATIC, NAN, NULL},
+        {HOTBED_FP8, HOTBED_F32, HOTBED_TABLE_HASH, INFINITY, "fp8 does not have the value inf"},
+        {HOTBED_FP8, HOTBED_F32, HOTBED_TABLE_HASH, 3.4e38F, NULL},
+        {HOTBED_FP8, HOTBED_F32, HOTBED_TABLE_HASH, NAN, NULL},
+        {HOTBED_F32, HOTBED_BF16, HOTBED_TABLE_HASH, 3.4e38F,
+         "state sum: bf16 does not have the value 3.4e+38"},
+        {HOTBED_F32, HOTBED_BF16, HOTBED_TABLE_HASH, 3.3e38F, NULL},
+    };
+    hotbed_stream *stream = sample_stream(backend);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        shape s = one_table(50, false);
+        s.optimizer = HOTBED_OPT_ADAGRAD;
+        s.kind = cases[i].kind;
+        hotbed_storage *from = create_shape(&s, stream), *to = NULL;
+        s.dtype = cases[i].dtype;
+        s.state_dtype = cases[i].state_dtype;
+        to = create_shape(&s, stream);
+        set_value(from, 7, cases[i].value, stream);
+        save(sample_path("values"), from, stream);
+        hotbed_checkpoint_report report = {.size = sizeof report};
+        const hotbed_status status =
+            hotbed_checkpoint_load(sample_path("values"), &to, 1, NULL, &report, stream);
+        CHECK_STATUS(status, cases[i].error == NULL ? HOTBED_OK : HOTBED_ERR_ARGUMENT);
+        if (cases[i].error != NULL) {
+            CHECK(strstr(hotbed_last_error(), cases[i].error) != NULL);
+            CHECK(strstr(hotbed_last_error(), "table 't', key 7") != NULL);
+            CHECK_EQ(hotbed_last_error_detail()->key, 7);
+            CHECK_STRING(hotbed_last_error_detail()->table, "t");
+        }
+        sample_remove(sample_path("values"));
+        hotbed_storage_destroy(from);
+        hotbed_storage_destroy(to);
+    }
+    hotbed_stream_destroy(stream);
+}
+
 /* A table that evicts has filled every slot.  A table of the same size, which receives the rows in another
  * order, takes as many; a table a third larger has the same rows. */
 static void a_full_table_that_evicts_keeps_its_capacity(hotbed_backend backend) {
@@ -751,6 +820,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(many_tables_are_saved)},
     {TEST(a_smaller_table_that_evicts_keeps_the_highest_scores)},
     {TEST(a_full_table_that_evicts_keeps_its_capacity)},
+    {TEST(a_value_that_the_type_of_the_table_lacks_is_refused)},
     {TEST(saves_and_refuses_to_load_while_tickets_hold_rows)},
     {TEST(the_largest_count_of_prefetches_is_loaded)},
     {TEST(a_check_finds_damage)},

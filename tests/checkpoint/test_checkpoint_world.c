@@ -181,6 +181,69 @@ static void fail_together(world_rank *me) {
     ranks_destroy(&r);
 }
 
+/* A table of row numbers whose row 1, the last rank's, has a value that int8 lacks. */
+static hotbed_storage *make_numbered(
+    const world_rank *me, hotbed_dtype dtype, const hotbed_route *route) {
+    hotbed_table_options table = {.size = sizeof table};
+    hotbed_storage_options options;
+    hotbed_storage *storage = NULL;
+    hotbed_memory memory;
+    table.name = "t", table.dim = 4, table.kind = HOTBED_TABLE_STATIC, table.dtype = dtype;
+    table.capacity = hotbed_route_rows(route, me->rank);
+    hotbed_storage_options_init(&options);
+    options.num_tables = 1, options.tables = &table;
+    CHECK_OK(hotbed_storage_create(&options, me->stream, &storage));
+    if (dtype != HOTBED_F32 || hotbed_route_rank(route, 1) != me->rank)
+        return storage;
+    float row[6] = {1, 1e6F, 0, 0};
+    const uint64_t local = hotbed_route_local(route, 1);
+    memcpy(row + 4, &local, sizeof local);
+    CHECK_OK(hotbed_memory_alloc(me->stream, HOTBED_MEMORY_DEVICE, sizeof row, NULL, &memory));
+    CHECK_OK(hotbed_copy(memory.data, row, sizeof row, me->stream));
+    hotbed_rows parts = {.weights = memory.data};
+    CHECK_OK(hotbed_storage_set_rows(
+        storage, 0, 1, (void *)((float *)memory.data + 4), &parts, me->stream));
+    CHECK_OK(hotbed_stream_sync(me->stream));
+    hotbed_memory_free(&memory);
+    return storage;
+}
+
+/* One rank meets a value that the type of the table lacks: all ranks fail, and the error of that rank names
+ * the key, whether the rows stay on their ranks or move. */
+static void lack_value_together(world_rank *me) {
+    char directory[PATH_BYTES], path[PATH_BYTES + 32];
+    hotbed_route dealt, blocks;
+    share_directory(me, directory);
+    name_in(path, directory, "values");
+    CHECK_OK(hotbed_route_init(&dealt, HOTBED_ROUTE_ROUND_ROBIN, me->size, 40));
+    CHECK_OK(hotbed_route_init(&blocks, HOTBED_ROUTE_CONTINUOUS, me->size, 40));
+    hotbed_storage *from = make_numbered(me, HOTBED_F32, &dealt);
+    hotbed_checkpoint_options options = {.size = sizeof options};
+    options.share = (hotbed_checkpoint_share){me->rank, me->size, &dealt};
+    options.comm = me->comm;
+    CHECK_OK(hotbed_checkpoint_save(path, &from, 1, &options, me->stream));
+    for (int moves = 0; moves < 2; moves++) {
+        const hotbed_route *route = moves != 0 ? &blocks : &dealt;
+        hotbed_storage *to = make_numbered(me, HOTBED_INT8, route);
+        hotbed_checkpoint_load_options load = {.size = sizeof load};
+        load.share = (hotbed_checkpoint_share){me->rank, me->size, route};
+        load.comm = me->comm;
+        hotbed_checkpoint_report report = {.size = sizeof report};
+        const hotbed_status status =
+            hotbed_checkpoint_load(path, &to, 1, &load, &report, me->stream);
+        CHECK_STATUS(status, HOTBED_ERR_ARGUMENT);
+        if (strstr(hotbed_last_error(), "int8 does not have the value 1e+06") != NULL)
+            CHECK_EQ(hotbed_last_error_detail()->key, 1);
+        else
+            CHECK(me->size > 1 && strstr(hotbed_last_error(), "rank ") != NULL);
+        meet(me);
+        hotbed_storage_destroy(to);
+    }
+    if (me->rank == 0)
+        sample_remove(path);
+    hotbed_storage_destroy(from);
+}
+
 /* For few ranks only, because each process creates the storages of all. */
 static void run_small(world_body body) {
     const char *missing = world_missing();
@@ -203,7 +266,12 @@ static void a_failing_rank_fails_all(hotbed_backend backend) {
     run_small(fail_together);
 }
 
+static void a_value_that_a_rank_cannot_load_fails_all(hotbed_backend backend) {
+    run_small(lack_value_together);
+}
+
 const hotbed_test hotbed_tests[] = {
+    {TEST(a_value_that_a_rank_cannot_load_fails_all)},
     {TEST(ranks_save_and_load)},
     {TEST(other_numbers_of_ranks_load)},
     {TEST(a_failing_rank_fails_all)},

@@ -853,12 +853,12 @@ def check_row_types(root):
             shutil.rmtree(other)
         shutil.rmtree(one)
     sample(os.path.join(root, "ranks2"), HOTBED_SAMPLE_RANKS="2")
-    tool("convert", os.path.join(root, "ranks2"), path, "--dtype", "int8", status=2)  # it exists
+    tool("convert", os.path.join(root, "ranks2"), path, "--dtype", "f32", status=2)  # it exists
     shutil.rmtree(path)
-    tool("convert", os.path.join(root, "ranks2"), path, "--dtype", "int8")
+    tool("convert", os.path.join(root, "ranks2"), path, "--dtype", "f32")  # which has all values of others
     tool("verify", path)
     made = tool_json("inspect", path)
-    check(made["ranks"] == 2 and {t["dtype"] for t in made["tables"]} == {"int8"}, "two shards")
+    check(made["ranks"] == 2 and {t["dtype"] for t in made["tables"]} == {"f32"}, "two shards")
     kept = {t["name"]: t["state_dtype"] for t in made["tables"]}
     check(kept == {"hash": "f32", "static": "bf16", "small": "f32"}, "states keep their type")
     for words in (["--from", "dynamicemb", "--dtype", "int8"], ["--to", "npy", "--dtype", "f16"], ["--dtype", "i8"]):
@@ -867,6 +867,43 @@ def check_row_types(root):
     shutil.rmtree(directory)
     check_state_types(root, os.path.join(root, "ranks2"))
     shutil.rmtree(os.path.join(root, "ranks2"))
+
+
+def check_lost_values(root):
+    """A value that a type does not have is refused with table, key and value, by convert and publish alike."""
+    npy, path, out = (os.path.join(root, name) for name in ("npy", "path", "out"))
+    inf, nan = float("inf"), float("nan")
+    large = {"int8": 65504, "f16": 65519, "bf16": 3.39e38}  # larger numbers are lost
+    lacks = {"int8": (inf, nan), "fp8": (inf,)}
+    for value in (1e6, inf, -inf, nan, 65505, -65520, 3e38, 3.4e38):
+        os.mkdir(npy)
+        rows = np.full((3, 5), 0.5, np.float32)
+        rows[1, 3] = value
+        np.save(os.path.join(npy, "t.weight.npy"), rows)
+        np.save(os.path.join(npy, "t.weight_id.npy"), np.array([8, -9, 10]))
+        np.save(os.path.join(npy, "t.sum.npy"), rows)
+        tool("convert", npy, path, "--from", "npy")
+        refused = {t for t, most in large.items() if most < abs(value) < inf}
+        refused |= {t for t, values in lacks.items() if str(abs(value)) in map(str, values)}
+        for dtype in ("f32", "f16", "bf16", "int8", "fp8"):
+            for words in (["convert", path, out, "--dtype", dtype], ["publish", path, out, "--encoding", dtype]):
+                if words[0] == "publish" and dtype == "fp8":
+                    continue
+                done = tool_run(*words)
+                text = f"ARGUMENT: table 't', key -9: {dtype} does not have the value {value:g}"
+                check((done.returncode == 2) == (dtype in refused), f"{value} as {dtype}: {done}")
+                check(dtype not in refused or text in done.stderr, f"{value} as {dtype}: {done.stderr}")
+                if words[0] == "convert":
+                    check(dtype in refused or tool("verify", out), "a converted one")
+                    check(os.path.exists(out) == (dtype not in refused), "nothing after a failure")
+                    check(not any(name.startswith(".tmp-") for name in os.listdir(root)), "no draft after a failure")
+                shutil.rmtree(out, ignore_errors=True)
+        done = tool_run("convert", path, out, "--state-dtype", "bf16")
+        check(done.returncode == (2 if value == 3.4e38 else 0), f"states of {value}: {done}")
+        check(done.returncode == 0 or "key -9, state sum: bf16 does not have the value 3.4e+38" in done.stderr, done)
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.rmtree(path)
+        shutil.rmtree(npy)
 
 
 def check_state_types(root, source):
@@ -880,8 +917,17 @@ def check_state_types(root, source):
         return found
 
     tool("convert", source, wide, "--state-dtype", "f32")  # NaNs of any bits become quiet
-    tool("convert", wide, brief, "--state-dtype", "bf16")
+    tool("convert", wide, out, "--to", "npy")
     shutil.rmtree(wide)
+    for name in os.listdir(out):
+        if ".exp_avg" in name:  # bf16 has no finite numbers beyond these
+            part = np.load(os.path.join(out, name))
+            np.save(os.path.join(out, name), np.where(np.isfinite(part), np.clip(part, -3.38e38, 3.38e38), part))
+    tool("convert", out, wide, *FROM_NPY)
+    shutil.rmtree(out)
+    source = os.path.join(root, "clipped")
+    os.rename(wide, source)
+    tool("convert", source, brief, "--state-dtype", "bf16")
     tool("verify", brief)
     made = tool_json("inspect", brief)
     check({t["state_dtype"] for t in made["tables"]} == {"bf16"}, "the type of states")
@@ -904,7 +950,7 @@ def check_state_types(root, source):
     check("--state-dtype" in tool_run("convert", source, out, "--state-dtype", "f16").stderr, "f16 is refused")
     tool("convert", brief, out, "--to", "h5")
     os.remove(out)
-    for path in (brief, again, wide):
+    for path in (brief, again, wide, source):
         shutil.rmtree(path)
 
 
@@ -1528,6 +1574,7 @@ def main():
         check_publish(root)
         check_publish_memory(root)
         check_row_types(root)
+        check_lost_values(root)
         check_times(root)
         check_h5(root)
         check_dynamicemb(root)

@@ -440,7 +440,28 @@ static void other_tables_are_named(hotbed_backend backend) {
     end(&f);
 }
 
+/* A storage whose rows have a type that lacks a value of the cut gets an error, not an infinity. */
+static void a_value_that_the_type_of_the_table_lacks_is_refused(hotbed_backend backend) {
+    filled f;
+    hotbed_table_options tables[SERVED_TABLES];
+    hotbed_storage_options options;
+    float row[5] = {1, 2, 1e6F, 4, 5};
+    hotbed_rows rows = {.weights = row};
+    start(&f, backend, HOTBED_MODE_HBM_DIRECT);
+    CHECK_OK(hotbed_storage_set_rows(f.trained, 0, 1, &served_keys[3], &rows, f.host));
+    CHECK_OK(hotbed_publisher_publish(f.publisher, ++f.step, f.host));
+    CHECK_OK(hotbed_publisher_wait(f.publisher));
+    CHECK_OK(hotbed_reader_poll(f.reader));
+    options_of(tables, &options);
+    tables[1].dtype = HOTBED_F16;
+    refused(
+        &f, &options, HOTBED_ERR_ARGUMENT,
+        "table 'hash', key 3: f16 does not have the value 1e+06");
+    end(&f);
+}
+
 const hotbed_test hotbed_tests[] = {
+    {TEST(a_value_that_the_type_of_the_table_lacks_is_refused)},
     {TEST(a_filled_storage_follows_the_cuts)},
     {TEST(only_what_changed_is_written)},
     {TEST(other_tables_are_named)},

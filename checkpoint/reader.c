@@ -76,9 +76,11 @@ static hotbed_status match_storage(
             info->name, "the key type", origin->key_type == HOTBED_KEY_I64 ? "i64" : "u64",
             key_type == HOTBED_KEY_I64 ? "i64" : "u64");
     if (origin->optimizer.kind != kind && kind != 0) /* without optimizer: weights only */
-        return differs(
-            info->name, "the optimizer", optimizer_name(origin->optimizer.kind),
-            optimizer_name(kind));
+        return hotbed_error_value(
+            differs(
+                info->name, "the optimizer", optimizer_name(origin->optimizer.kind),
+                optimizer_name(kind)),
+            "optimizer", origin->optimizer.kind);
     HOTBED_TRY(hotbed_storage_size(
         storage, hotbed_storages_number(r->storages, number), &keys, &pinned, r->stream));
     if (pinned > 0)
@@ -123,8 +125,10 @@ static hotbed_status match_table(reader *r, uint32_t number) {
                    : hotbed_error_value(differs(info.name, "dim", saved, here), "dim", table->dim);
     }
     if (r->strict && table->dtype != info.dtype)
-        return differs(
-            info.name, "dtype", hotbed_dtype_name(table->dtype), hotbed_dtype_name(info.dtype));
+        return hotbed_error_value(
+            differs(
+                info.name, "dtype", hotbed_dtype_name(table->dtype), hotbed_dtype_name(info.dtype)),
+            "dtype", table->dtype);
     uint64_t rows = rows_of(r, number, &info);
     snprintf(saved, sizeof saved, "%" PRIu64, table->capacity);
     snprintf(here, sizeof here, "%" PRIu64, rows);
@@ -135,9 +139,11 @@ static hotbed_status match_table(reader *r, uint32_t number) {
     const bool trains =
         hotbed_storage_optimizer(hotbed_storages_of(r->storages, number))->kind != 0;
     if (r->strict && trains && table->state_dtype != states)
-        return differs(
-            info.name, "state_dtype", hotbed_dtype_name(table->state_dtype),
-            hotbed_dtype_name(states));
+        return hotbed_error_value(
+            differs(
+                info.name, "state_dtype", hotbed_dtype_name(table->state_dtype),
+                hotbed_dtype_name(states)),
+            "state_dtype", table->state_dtype);
     r->taken[found] = HOTBED_TAKEN;
     r->numbers[found] = number;
     return HOTBED_OK;

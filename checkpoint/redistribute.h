@@ -42,6 +42,6 @@ typedef struct hotbed_redistribution {
 } hotbed_redistribution;
 
 /* Read a share of the rows, send them to the ranks that store them, and store the rows that this
- * rank receives. Synchronous; all ranks must call it. A failure of one rank ends the call on all
- * ranks. Errors: IO, CORRUPT, COMM, MEMORY, DEVICE. */
+ * rank receives. Synchronous; all ranks must call it and then vote: a failure of one rank ends
+ * the call on all ranks, but on the others with OK. Errors: IO, CORRUPT, COMM, MEMORY, DEVICE. */
 hotbed_status hotbed_redistribute(const hotbed_redistribution *job);

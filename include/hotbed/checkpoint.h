@@ -325,10 +325,10 @@ typedef struct hotbed_checkpoint_report {
  *
  * With a report, what cannot be loaded is left out and reported by table: a table that only one of
  * checkpoint and storages has, one of another kind or dim, rows of a STATIC table that has become
- * smaller. Tables that get no rows are unchanged. Without a report all this is STATE; the error has
- * the table and, for another dim, the parameter "dim" and the saved value. A checkpoint that has
- * none of the tables is STATE always. If `path` is an increment, the error has the parameter
- * "increments".
+ * smaller. Tables that get no rows are unchanged. Without a report all this is STATE. The error has
+ * the table and, if the "dim", "dtype", "state_dtype" or "optimizer" differs, this as its parameter
+ * with the saved value. A checkpoint that has none of the tables is STATE always. If `path` is an
+ * increment, the error has the parameter "increments".
  *
  * The storages keep their seeds. If a storage was trained with another one, and hash tables have
  * random initializers or admission, new keys get other rows than in the run that saved it; then

@@ -347,7 +347,9 @@ typedef struct shape {
     hotbed_key_type key_type;
     hotbed_optimizer_kind optimizer;
     bool evicts;
-    const char *words[2]; /* words of the expected message */
+    const char *words[2];  /* words of the expected message */
+    const char *parameter; /* of the error, with the saved value; NULL: not checked */
+    double value;
 } shape;
 
 static hotbed_storage *create_shape(const shape *s, hotbed_stream *stream) {
@@ -397,6 +399,10 @@ static void refuses_a_storage_of_another_shape(hotbed_backend backend) {
     others[7].num_tables = 2, others[7].words[0] = "'other'", others[7].words[1] = "no table";
     others[8].state_dtype = HOTBED_BF16, others[8].words[0] = "state_dtype is f32";
     others[8].words[1] = "bf16";
+    others[0].parameter = "dim", others[0].value = 8;
+    others[1].parameter = "dtype", others[1].value = HOTBED_F32;
+    others[5].parameter = "optimizer", others[5].value = HOTBED_OPT_ADAM;
+    others[8].parameter = "state_dtype", others[8].value = HOTBED_F32;
     const char *path = sample_path("shape");
     hotbed_storage *storage = create_shape(&saved, stream);
     save(path, storage, stream);
@@ -405,6 +411,11 @@ static void refuses_a_storage_of_another_shape(hotbed_backend backend) {
         CHECK_STATUS(hotbed_checkpoint_load(path, &other, 1, NULL, NULL, stream), HOTBED_ERR_STATE);
         CHECK(strstr(hotbed_last_error(), others[i].words[0]) != NULL);
         CHECK(strstr(hotbed_last_error(), others[i].words[1]) != NULL);
+        const hotbed_error_detail *detail = hotbed_last_error_detail();
+        if (others[i].parameter != NULL)
+            CHECK(
+                strcmp(detail->parameter, others[i].parameter) == 0 &&
+                detail->value == others[i].value && strcmp(detail->table, "t") == 0);
         hotbed_storage_destroy(other);
     }
     hotbed_storage_destroy(storage);

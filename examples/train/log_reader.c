@@ -141,8 +141,10 @@ static size_t skip_lines(hotbed_log_reader *reader, chunk *c) {
     lines += in_line ? 1 : 0;
     if (lines < wanted)
         snprintf(
-            c->error, sizeof c->error, "has %llu lines, the checkpoint was saved after line %llu",
-            (unsigned long long)lines, (unsigned long long)wanted);
+            c->error, sizeof c->error,
+            "has %llu %s, but the checkpoint was saved after line %llu: give the --data of that "
+            "run",
+            (unsigned long long)lines, lines == 1 ? "line" : "lines", (unsigned long long)wanted);
     return 0;
 }
 

@@ -62,8 +62,8 @@ static const char usage_text[] =
     "  --backend NAME      auto, host or cuda (default auto: cuda if there is a GPU)\n"
     "  --save DIR          write a checkpoint DIR/step-NNNNNNNNNN at the end\n"
     "  --save-every N      also write one every N steps\n"
-    "  --load DIR          continue from a checkpoint, or from the newest in a directory of "
-    "checkpoints\n"
+    "  --load DIR          continue from a checkpoint, or from the newest whole one in a directory "
+    "of them\n"
     "  --resume            continue from the newest whole checkpoint in --save's directory, if "
     "there is\n"
     "                      one; rename damaged ones to NAME.damaged\n"
@@ -237,9 +237,8 @@ static const setting settings[] = {
 
 enum { SETTINGS = sizeof settings / sizeof *settings, FIRST = 256 /* value of getopt_long() */ };
 
-/* The library's name of an optimizer, with - for _. */
-static void name_optimizer(const hotbed_optimizer_info *info, char name[32]) {
-    snprintf(name, 32, "%s", info->name);
+void hotbed_train_optimizer_name(hotbed_optimizer_kind kind, char name[32]) {
+    snprintf(name, 32, "%s", hotbed_optimizer_name(kind)); /* with - for _ */
     for (char *c = name; *c != 0; c++)
         *c = *c == '_' ? '-' : *c;
 }
@@ -250,7 +249,7 @@ static void print_usage(void) {
     fputs(usage_text, stdout);
     fputs("\nOptimizers:", stdout);
     for (int k = 1; (info = hotbed_optimizer_describe((hotbed_optimizer_kind)k)) != NULL; k++) {
-        name_optimizer(info, name);
+        hotbed_train_optimizer_name(info->kind, name);
         printf("%s %s", k == 1 ? "" : ",", name);
     }
     putchar('\n');
@@ -260,7 +259,7 @@ static bool parse_optimizer(const char *text, hotbed_optimizer_kind *kind) {
     const hotbed_optimizer_info *info;
     char name[32];
     for (int k = 1; (info = hotbed_optimizer_describe((hotbed_optimizer_kind)k)) != NULL; k++) {
-        name_optimizer(info, name);
+        hotbed_train_optimizer_name(info->kind, name);
         if (strcmp(text, name) == 0) {
             *kind = info->kind;
             return true;

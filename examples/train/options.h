@@ -47,6 +47,9 @@ int hotbed_run_options_parse(int argc, char **argv, hotbed_run_options *options)
 /* The learning rate to use if none is given. */
 float hotbed_train_default_rate(hotbed_optimizer_kind kind);
 
+/* The name of an optimizer that --optimizer takes. */
+void hotbed_train_optimizer_name(hotbed_optimizer_kind kind, char name[32]);
+
 /* Print "hotbed-train: " and the message on stderr. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))

@@ -68,9 +68,7 @@ static bool work(hotbed_run *t) {
     const hotbed_run_options *o = &t->options;
     if (o->save != NULL && !hotbed_run_lock_save(t))
         return false;
-    if (o->load != NULL && !hotbed_run_load(t))
-        return false;
-    if (o->resume && !hotbed_run_resume(t))
+    if ((o->load != NULL || o->resume) && !hotbed_run_load(t))
         return false;
     if (o->save != NULL && !hotbed_run_prepare_save(t))
         return false;

@@ -244,6 +244,7 @@ bool hotbed_run_create(
     trainer->place.learning_rate = options->learning_rate > 0
                                        ? options->learning_rate
                                        : hotbed_train_default_rate(options->optimizer);
+    trainer->place.batch = options->batch;
     pthread_mutex_init(&trainer->mutex, NULL);
     return choose_backend(trainer) && join(trainer) && create_stream(trainer) &&
            create_storage(trainer) && create_buffers(trainer) && hotbed_run_sync(trainer) &&

@@ -33,7 +33,7 @@ typedef struct hotbed_train_place {
     uint64_t window_rows;
     hotbed_fm_dense dense;
     float learning_rate;
-    uint32_t reserved; /* 0 */
+    uint32_t batch; /* rows per step */
 } hotbed_train_place;
 
 typedef struct hotbed_curve_point {
@@ -122,7 +122,6 @@ typedef struct hotbed_run {
     pthread_mutex_t
         mutex; /* guards place's sums, curve and scores, which the compute stream's calls write */
     hotbed_train_place place;
-    hotbed_train_place loaded;  /* read from a checkpoint */
     char loaded_path[4096];     /* path of that checkpoint; "": none */
     hotbed_save_lock save_lock; /* rank 0: the lock on the directory of --save */
     bool saved; /* step saved_step is in the directory of --save: saved or loaded by this run */
@@ -194,14 +193,13 @@ void hotbed_run_step_done(void *argument);
 void hotbed_run_scores_done(void *argument);
 
 /* In trainer_save.c: create and lock the directory of --save; after loading, check that it has no
- * newer checkpoint; load the checkpoint of --load; save. */
+ * newer checkpoint; save. */
 bool hotbed_run_lock_save(hotbed_run *trainer);
 bool hotbed_run_prepare_save(hotbed_run *trainer);
-bool hotbed_run_load(hotbed_run *trainer);
 
-/* Load the newest whole checkpoint in the directory of --save, if there is one; rename damaged
- * ones. */
-bool hotbed_run_resume(hotbed_run *trainer);
+/* Load the checkpoint of --load, or the newest whole one in the directory of --load or, with
+ * --resume, of --save. --resume renames damaged ones, and needs none. */
+bool hotbed_run_load(hotbed_run *trainer);
 bool hotbed_run_save(hotbed_run *trainer);
 
 /* Write the JSON report. */

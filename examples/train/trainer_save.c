@@ -11,31 +11,40 @@
 
 enum { PATH_BYTES = 4096 };
 
+#define MANIFEST "MANIFEST" /* the file's name in a checkpoint */
+
 static const char place_name[] = "place"; /* of the blob with bias, dense part and position */
 
-/* Parse the step of a name like "step-0000000010". False for any other name. */
-static bool parse_step(const char *name, uint64_t *step) {
-    char *end;
-    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
-        return false;
-    errno = 0;
-    *step = strtoull(name + 5, &end, 10);
-    return errno == 0 && *end == '\0';
+/* The path of the checkpoint of a step. False if it is too long. */
+static bool step_path(hotbed_run *t, const char *directory, uint64_t step, char path[PATH_BYTES]) {
+    int n = snprintf(path, PATH_BYTES, "%s/step-%010llu", directory, (unsigned long long)step);
+    return (n > 0 && n < PATH_BYTES) || hotbed_run_fail(t, "%s: the name is too long", directory);
 }
 
-/* Find the name with the highest step in a directory; *found is false if there is none. */
+/* Parse the step of a name that step_path() makes. False for any other name. */
+static bool parse_step(const char *name, uint64_t *step) {
+    char own[32];
+    if (strncmp(name, "step-", 5) != 0)
+        return false;
+    *step = strtoull(name + 5, NULL, 10);
+    snprintf(own, sizeof own, "step-%010llu", (unsigned long long)*step);
+    return strcmp(name, own) == 0;
+}
+
+/* Find the highest step below `below` that a name in a directory has; *found is false if there is
+ * none. `option` gave the directory. */
 static bool newest(
-    hotbed_run *t, const char *directory, bool *found, uint64_t *step, char name[256]) {
+    hotbed_run *t, const char *option, const char *directory, uint64_t below, bool *found,
+    uint64_t *step) {
     DIR *list = opendir(directory);
     *found = false;
     if (list == NULL)
-        return hotbed_run_fail(t, "cannot read %s: %s", directory, strerror(errno));
+        return hotbed_run_fail(t, "%s %s: cannot read: %s", option, directory, strerror(errno));
     for (struct dirent *entry; (entry = readdir(list)) != NULL;) {
         uint64_t number;
-        if (parse_step(entry->d_name, &number) && (!*found || number > *step)) {
+        if (parse_step(entry->d_name, &number) && number < below && (!*found || number > *step)) {
             *found = true;
             *step = number;
-            snprintf(name, 256, "%s", entry->d_name);
         }
     }
     closedir(list);
@@ -73,21 +82,23 @@ static bool share_of(
     return true;
 }
 
-/* Load the tables and the position on all ranks together; *status is the result. */
+/* Load the tables on all ranks together; *status is the result. */
 static bool load(hotbed_run *t, const char *path, hotbed_status *status) {
-    uint64_t bytes = sizeof t->loaded;
     hotbed_route routes[HOTBED_CRITEO_FIELDS];
     hotbed_checkpoint_load_options options = {.size = sizeof options, .comm = t->comm};
     if (!share_of(t, routes, &options.share))
         return false;
-    memset(&t->loaded, 0, sizeof t->loaded);
     *status = hotbed_checkpoint_load(path, &t->storage, 1, &options, NULL, t->stream);
-    /* Without this blob there is no position; place_loaded() says so. */
-    if (*status == HOTBED_OK &&
-        (hotbed_checkpoint_read_blob(path, place_name, &t->loaded, &bytes) != HOTBED_OK ||
-         bytes != sizeof t->loaded))
-        t->loaded.magic[0] = 0;
     return true;
+}
+
+/* Read the position that a checkpoint has; its magic is 0 if it has none. */
+static hotbed_status read_place(const char *path, hotbed_train_place *place) {
+    uint64_t bytes = sizeof *place;
+    hotbed_status status = hotbed_checkpoint_read_blob(path, place_name, place, &bytes);
+    if (status != HOTBED_OK || bytes != sizeof *place)
+        memset(place, 0, sizeof *place);
+    return status == HOTBED_ERR_ARGUMENT ? HOTBED_OK : status; /* no such blob */
 }
 
 /* Say what `path` is if it is not a directory; advice[bytes] becomes "" if it is one. */
@@ -117,18 +128,54 @@ static bool is_about(const char *parameter) {
     return (detail->has & HOTBED_HAS_VALUE) != 0 && strcmp(detail->parameter, parameter) == 0;
 }
 
+/* The rows of the checkpoint's largest table, as its MANIFEST has them; 0: not known. */
+static unsigned long long most_rows(const char *path) {
+    char line[PATH_BYTES + 16];
+    unsigned long long most = 0, rows;
+    snprintf(line, sizeof line, "%s/" MANIFEST, path);
+    FILE *file = fopen(line, "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "table %*s storage %*s kind %*s dim %*s value %*s rows %llu", &rows) ==
+                1 &&
+            rows > most)
+            most = rows;
+    if (file != NULL)
+        fclose(file);
+    return most;
+}
+
 /* The advice to give after a failed load of `path`, or "". */
-static void advise(hotbed_status status, const char *path, char *advice, size_t bytes) {
+static void advise(
+    const hotbed_run *t, hotbed_status status, const char *path, char *advice, size_t bytes) {
+    const int saved = (int)hotbed_last_error_detail()->value;
+    const hotbed_run_options *o = &t->options;
+    char name[32];
     advice[0] = '\0';
     if (status == HOTBED_ERR_FULL)
-        (void)snprintf(advice, bytes, ": give a larger --capacity or --max-capacity");
+        (void)snprintf(
+            advice, bytes,
+            ": give a larger --capacity or --max-capacity: the largest table has %llu rows",
+            most_rows(path));
     else if (status == HOTBED_ERR_CORRUPT)
         (void)snprintf(advice, bytes, ": restore the file, or load an older checkpoint");
     else if (status == HOTBED_ERR_IO)
         describe(path, advice, bytes);
     else if (is_about("dim"))
+        (void)snprintf(advice, bytes, ": it was saved with --dim %d", saved - 1);
+    else if (is_about("optimizer")) {
+        hotbed_train_optimizer_name((hotbed_optimizer_kind)saved, name);
+        (void)snprintf(advice, bytes, ": it was saved with --optimizer %s", name);
+    } else if (is_about("dtype") || is_about("state_dtype")) {
+        const bool states = is_about("state_dtype");
+        const char *option = states ? "--state-dtype" : "--dtype";
+        const hotbed_dtype here = states ? o->state_dtype : o->dtype;
         (void)snprintf(
-            advice, bytes, ": it was saved with --dim %.0f", hotbed_last_error_detail()->value - 1);
+            advice, bytes,
+            ": it was saved with %s %s: give this, or convert the checkpoint into another "
+            "directory with 'hotbed-ckpt convert %s %s'",
+            option, hotbed_dtype_name((hotbed_dtype)saved), option,
+            hotbed_dtype_name(here == 0 ? HOTBED_F32 : here));
+    }
 }
 
 /* Fail if a checkpoint was not loaded. Unlike in training, a full table is a failure too. */
@@ -138,33 +185,47 @@ static bool check_load(hotbed_run *t, const char *option, const char *path, hotb
         return true;
     if (status == HOTBED_ERR_STATE && is_about("increments")) /* its text is for programmers */
         return hotbed_run_fail(
-            t, "%s: %s: %s is an increment: make it a full checkpoint with 'hotbed-ckpt compact'",
+            t,
+            "%s: %s: %s is an increment: make it a full checkpoint with 'hotbed-ckpt compact', or "
+            "remove it",
             option, hotbed_status_name(status), path);
-    advise(status, path, advice, sizeof advice);
+    advise(t, status, path, advice, sizeof advice);
     return hotbed_run_fail(
         t, "%s: %s: %s: %s%s", option, path, hotbed_status_name(status), hotbed_last_error(),
         advice);
 }
 
-/* Print what the library warns of, on rank 0: the ranks have the same seed. */
-static bool warn_of_load(hotbed_run *t, const char *path) {
+/* Print which options differ from those of the run that saved the checkpoint, and what the library
+ * warns of, on rank 0: the ranks have the same options. */
+static bool warn_of_load(hotbed_run *t, const char *path, const hotbed_train_place *saved) {
+    const hotbed_run_options *o = &t->options;
     char text[256];
     if (!hotbed_run_ok(t, hotbed_storage_warning(t->storage, text, sizeof text, NULL), "warning"))
         return false;
     if (t->rank == 0 && text[0] != '\0')
         hotbed_train_say("warning: %s: %s; to continue that run, give its --seed", path, text);
+    if (t->rank == 0 && saved->batch != o->batch)
+        hotbed_train_say(
+            "warning: %s was saved with --batch %u, and this run has --batch %u", path,
+            saved->batch, o->batch);
+    if (t->rank == 0 && o->learning_rate > 0 && saved->learning_rate != o->learning_rate)
+        hotbed_train_say(
+            "warning: %s was saved with --lr %g, and this run has --lr %g", path,
+            (double)saved->learning_rate, (double)o->learning_rate);
     return true;
 }
 
-/* Continue from the loaded position. */
-static bool place_loaded(hotbed_run *t, const char *path) {
-    if (memcmp(t->loaded.magic, t->place.magic, sizeof t->place.magic) != 0)
+/* Continue from the position of a loaded checkpoint. `instead`: of a newer one, which is damaged. */
+static bool place_loaded(
+    hotbed_run *t, const char *path, const hotbed_train_place *saved, bool instead) {
+    if (memcmp(saved->magic, t->place.magic, sizeof t->place.magic) != 0)
         return hotbed_run_fail(
             t,
-            "%s has no position in the data: it was converted, or saved by another program or "
-            "version",
+            "%s has no position in the data, so hotbed-train cannot continue from it: it was made "
+            "from other files, or saved by another program or version",
             path);
-    t->place = t->loaded;
+    t->place = *saved;
+    t->place.batch = t->options.batch;
     if (t->options.learning_rate > 0) {
         t->place.learning_rate = t->options.learning_rate;
         if (!hotbed_run_ok(
@@ -172,18 +233,23 @@ static bool place_loaded(hotbed_run *t, const char *path) {
                 "--lr"))
             return false;
     }
-    if (!t->options.quiet)
+    if (instead || !t->options.quiet)
         hotbed_train_say(
-            "loaded %s: step %llu, %llu rows", path, (unsigned long long)t->place.steps,
-            (unsigned long long)t->place.rows);
+            "loaded %s%s: step %llu, %llu rows", path, instead ? " instead" : "",
+            (unsigned long long)t->place.steps, (unsigned long long)t->place.rows);
     snprintf(t->loaded_path, sizeof t->loaded_path, "%s", path);
-    return warn_of_load(t, path) && copy_dense(t, true);
+    return warn_of_load(t, path, saved) && copy_dense(t, true);
 }
 
+static bool has_file(const char *path, const char *name) {
+    char file[2 * PATH_BYTES];
+    snprintf(file, sizeof file, "%s/%s", path, name);
+    return access(file, F_OK) == 0;
+}
+
+/* Whether a directory is a checkpoint, perhaps a damaged one. */
 static bool is_checkpoint(const char *path) {
-    char manifest[PATH_BYTES + 16];
-    snprintf(manifest, sizeof manifest, "%s/MANIFEST", path);
-    return access(manifest, F_OK) == 0;
+    return has_file(path, MANIFEST) || has_file(path, "index.h5");
 }
 
 bool hotbed_run_lock_save(hotbed_run *t) {
@@ -215,34 +281,21 @@ static bool is_same_file(const char *a, const char *b) {
 static bool check_newest(hotbed_run *t) {
     bool found;
     uint64_t step = 0;
-    char name[256], path[PATH_BYTES], advice[PATH_BYTES + 128];
+    char path[PATH_BYTES];
     const char *directory = t->options.save;
-    if (!newest(t, directory, &found, &step, name))
+    if (!newest(t, "--save", directory, UINT64_MAX, &found, &step))
         return false;
     if (!found || step < t->place.steps)
         return true;
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    bool loaded = is_same_file(path, t->loaded_path);
-    if (loaded && step != t->place.steps)
-        return hotbed_run_fail(
-            t,
-            "%s has the number %llu in its name, but it was saved at step %llu: rename it to "
-            "step-%010llu",
-            path, (unsigned long long)step, (unsigned long long)t->place.steps,
-            (unsigned long long)t->place.steps);
-    t->saved = loaded;
-    describe(path, advice, sizeof advice);
-    if (!loaded && advice[0] != '\0')
-        return hotbed_run_fail(t, "%s%s", path, advice);
-    if (!loaded && !is_checkpoint(path))
-        return hotbed_run_fail(
-            t, "%s: it has no MANIFEST, so it is not a checkpoint: rename or remove it", path);
+    if (!step_path(t, directory, step, path))
+        return false;
+    t->saved = step == t->place.steps && is_same_file(path, t->loaded_path);
     return t->saved ||
            hotbed_run_fail(
                t,
-               "%s has %s of an earlier run: continue from it with --resume or --load, or save to "
+               "%s is of an earlier run: continue from it with --resume, move it away, or save to "
                "another directory",
-               directory, name);
+               path);
 }
 
 bool hotbed_run_prepare_save(hotbed_run *t) {
@@ -251,107 +304,183 @@ bool hotbed_run_prepare_save(hotbed_run *t) {
     return hotbed_run_agree(t, ok) && hotbed_run_share(t, sizeof t->saved, &t->saved);
 }
 
-bool hotbed_run_load(hotbed_run *t) {
-    char path[PATH_BYTES];
-    char name[256];
-    bool found;
-    uint64_t step = 0;
-    hotbed_status status = HOTBED_OK;
-    const char *directory = t->options.load;
-    if (is_checkpoint(directory)) {
-        snprintf(path, sizeof path, "%s", directory);
-    } else {
-        if (!newest(t, directory, &found, &step, name))
-            return false;
-        if (!found)
-            return hotbed_run_fail(
-                t, "%s: neither a checkpoint nor a directory of them", directory);
-        snprintf(path, sizeof path, "%s/%s", directory, name);
-    }
-    return load(t, path, &status) && check_load(t, "--load", path, status) && place_loaded(t, path);
+/* --- the newest checkpoint of a directory ------------------------------------------------------ */
+
+/* A search for the newest checkpoint that can be loaded. */
+typedef struct search {
+    const char *option, *directory;
+    uint64_t below; /* checkpoints of this step and later ones are damaged */
+    bool damaged;   /* rank 0: there are such ones */
+} search;
+
+/* What rank 0 has found. */
+typedef struct choice {
+    char path[PATH_BYTES]; /* "": nothing */
+    bool given;            /* it is the path of the option, and no other one is tried */
+    uint64_t step;         /* in its name */
+    hotbed_train_place place;
+} choice;
+
+static bool is_directory(const char *path) {
+    struct stat file;
+    return stat(path, &file) == 0 && S_ISDIR(file.st_mode);
 }
 
-/* Rename a damaged checkpoint; hotbed-ckpt knows these names. */
-static bool put_aside(hotbed_run *t, const char *path, const char *why) {
+/* Go on to older checkpoints than a damaged one. --resume renames it; hotbed-ckpt knows these
+ * names. */
+static bool pass_over(hotbed_run *t, search *s, const choice *c, const char *why) {
     char aside[PATH_BYTES + 32];
     struct stat file;
-    snprintf(aside, sizeof aside, "%s.damaged", path);
+    s->below = c->step;
+    s->damaged = true;
+    if (!t->options.resume) {
+        hotbed_train_say("%s is damaged, and is not loaded: %s", c->path, why);
+        return true;
+    }
+    snprintf(aside, sizeof aside, "%s.damaged", c->path);
     for (unsigned number = 2; stat(aside, &file) == 0; number++)
-        snprintf(aside, sizeof aside, "%s.damaged-%u", path, number);
-    if (rename(path, aside) != 0)
+        snprintf(aside, sizeof aside, "%s.damaged-%u", c->path, number);
+    if (rename(c->path, aside) != 0)
         return hotbed_run_fail(
-            t, "%s is damaged (%s), and cannot be renamed to %s: %s", path, why, aside,
+            t, "%s is damaged (%s), and cannot be renamed to %s: %s", c->path, why, aside,
             strerror(errno));
-    hotbed_train_say("%s is damaged, and was renamed to %s: %s", path, aside, why);
+    hotbed_train_say("%s is damaged, and was renamed to %s: %s", c->path, aside, why);
     return true;
 }
 
-/* The step in the name at the end of a path; 0 for any other name. */
-static uint64_t step_of(const char *path) {
-    uint64_t step;
-    const char *name = strrchr(path, '/');
-    return name != NULL && parse_step(name + 1, &step) ? step : 0;
-}
-
-/* Put a checkpoint aside that is not whole, or fail if it is not damaged but cannot be used. */
-static bool handle_skipped(hotbed_run *t, const hotbed_checkpoint_skipped *skipped) {
+/* Fail if a name step-N is not a directory with files of a checkpoint. */
+static bool check_kind(hotbed_run *t, const char *path) {
     char advice[PATH_BYTES + 128];
-    if (skipped->status == HOTBED_ERR_CORRUPT)
-        return put_aside(t, skipped->path, skipped->why);
-    describe(skipped->path, advice, sizeof advice);
+    describe(path, advice, sizeof advice);
     if (advice[0] != '\0')
-        return hotbed_run_fail(t, "%s%s", skipped->path, advice);
-    return hotbed_run_fail(
-        t, "%s: make it a full checkpoint with 'hotbed-ckpt compact', or remove it", skipped->why);
+        return hotbed_run_fail(t, "%s%s", path, advice);
+    return is_checkpoint(path) ||
+           hotbed_run_fail(
+               t, "%s: it has no MANIFEST, so it is not a checkpoint: rename or remove it", path);
 }
 
-/* Find the newest whole checkpoint of a directory, and handle those that have a later step in their
- * names; `path` is "" if there is none. */
-static bool find_whole(hotbed_run *t, const char *directory, char path[PATH_BYTES], bool *renamed) {
-    hotbed_checkpoint_found found = {.size = sizeof found};
-    if (!hotbed_run_ok(t, hotbed_checkpoint_latest(directory, &found), "--resume"))
-        return false;
-    if (found.num_paths > 0)
-        snprintf(path, PATH_BYTES, "%s", found.paths[found.num_paths - 1]);
-    bool ok = true;
-    for (uint32_t i = 0; i < found.num_skipped && ok; i++) {
-        if (step_of(found.skipped[i].path) <= step_of(path) && found.num_paths > 0)
-            continue;
-        ok = handle_skipped(t, &found.skipped[i]);
-        *renamed = true;
+/* Choose the checkpoint with the highest step in its name, and read its position. */
+static bool choose(hotbed_run *t, search *s, choice *c) {
+    char why[96];
+    bool found;
+    c->given = !t->options.resume && is_checkpoint(s->directory);
+    if (c->given) {
+        snprintf(c->path, sizeof c->path, "%s", s->directory);
+        return check_load(t, s->option, c->path, read_place(c->path, &c->place));
     }
-    hotbed_checkpoint_found_free(&found);
-    return ok;
+    while (newest(t, s->option, s->directory, s->below, &found, &c->step)) {
+        if (!found) {
+            c->path[0] = '\0';
+            return true;
+        }
+        if (!step_path(t, s->directory, c->step, c->path) || !check_kind(t, c->path))
+            return false;
+        hotbed_status status = read_place(c->path, &c->place);
+        const bool other = c->place.magic[0] != '\0' && c->place.steps != c->step;
+        if (status != HOTBED_ERR_CORRUPT && !other)
+            return check_load(t, s->option, c->path, status);
+        snprintf(why, sizeof why, "it was saved at step %llu", (unsigned long long)c->place.steps);
+        if (!pass_over(t, s, c, other ? why : hotbed_last_error()))
+            return false;
+    }
+    return false;
 }
 
-bool hotbed_run_resume(hotbed_run *t) {
-    char path[PATH_BYTES];
-    const char *directory = t->options.save;
-    bool renamed = false;
+/* Say which checkpoints of a directory are newer than the loaded one, but do not have the names of
+ * this run's: copies, for example. */
+static void mention_others(const search *s, const choice *c) {
+    DIR *list = opendir(s->directory);
+    for (struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
+        char path[PATH_BYTES + 256];
+        uint64_t step;
+        hotbed_train_place place;
+        snprintf(path, sizeof path, "%s/%s", s->directory, entry->d_name);
+        if (entry->d_name[0] != '.' && strstr(entry->d_name, ".damaged") == NULL &&
+            !parse_step(entry->d_name, &step) && is_checkpoint(path) &&
+            read_place(path, &place) == HOTBED_OK && place.steps > c->step)
+            hotbed_train_say(
+                "warning: %s, saved at step %llu, is not one of this run's checkpoints: ignored",
+                path, (unsigned long long)place.steps);
+    }
+    if (list != NULL)
+        closedir(list);
+}
+
+/* List the names of checkpoints that cannot be loaded: damaged ones, and copies. */
+static void list_others(const char *directory, char *names, size_t bytes) {
+    DIR *list = opendir(directory);
+    size_t used = 0;
+    names[0] = '\0';
+    for (struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
+        char path[PATH_BYTES + 256];
+        snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+        const bool aside = strncmp(entry->d_name, "step-", 5) == 0 &&
+                           strstr(entry->d_name, ".damaged") != NULL && is_directory(path);
+        if (entry->d_name[0] == '.' || !(aside || is_checkpoint(path)))
+            continue;
+        if (used + strlen(entry->d_name) + 8 > bytes) {
+            snprintf(names + used, bytes - used, ", ...");
+            break;
+        }
+        used += (size_t)snprintf(
+            names + used, bytes - used, "%s%s", used > 0 ? ", " : "", entry->d_name);
+    }
+    if (list != NULL)
+        closedir(list);
+}
+
+/* There is nothing to load. Only a run without any checkpoint begins at step 0. */
+static bool begin_anew(hotbed_run *t, const search *s) {
+    char names[512];
+    if (t->rank > 0)
+        return true;
+    list_others(s->directory, names, sizeof names);
+    if (names[0] != '\0')
+        return hotbed_run_fail(
+            t,
+            "%s %s: it has no whole checkpoint of this run, but %s: restore one, check it with "
+            "'hotbed-ckpt verify', and name it step-NNNNNNNNNN by its step%s",
+            s->option, s->directory, names,
+            t->options.resume ? ", or move them away to begin at step 0" : "");
+    if (!t->options.resume)
+        return hotbed_run_fail(
+            t, "--load %s: neither a checkpoint nor a directory of them", s->directory);
+    if (!t->options.quiet)
+        hotbed_train_say("%s has no checkpoint: training begins at step 0", s->directory);
+    return true;
+}
+
+bool hotbed_run_load(hotbed_run *t) {
+    const bool resume = t->options.resume;
+    search s = {
+        .option = resume ? "--resume" : "--load",
+        .directory = resume ? t->options.save : t->options.load,
+        .below = UINT64_MAX,
+    };
     for (;;) {
         hotbed_status status = HOTBED_OK;
         uint32_t first;
-        memset(path, 0, sizeof path);
-        const bool found = t->rank > 0 || find_whole(t, directory, path, &renamed);
-        if (!hotbed_run_agree(t, found) || !hotbed_run_share(t, sizeof path, path))
+        choice c;
+        memset(&c, 0, sizeof c);
+        if (!hotbed_run_agree(t, t->rank > 0 || choose(t, &s, &c)) ||
+            !hotbed_run_share(t, sizeof c, &c))
             return false;
-        if (path[0] == '\0') {
-            if (t->rank == 0 && (renamed || !t->options.quiet))
-                hotbed_train_say(
-                    "%s has no %scheckpoint: training begins at step 0", directory,
-                    renamed ? "other " : "");
+        if (c.path[0] == '\0')
+            return hotbed_run_agree(t, begin_anew(t, &s));
+        /* The choice reads no rows. The ranks may find other errors. */
+        if (!load(t, c.path, &status) || !hotbed_run_find(t, status == HOTBED_ERR_CORRUPT, &first))
+            return false;
+        if (first == t->ranks || c.given) {
+            if (!hotbed_run_agree(t, check_load(t, s.option, c.path, status)) ||
+                !place_loaded(t, c.path, &c.place, s.damaged))
+                return false;
+            if (t->rank == 0 && !c.given)
+                mention_others(&s, &c);
             return true;
         }
-        /* The search reads no rows. The ranks may find other errors. */
-        if (!load(t, path, &status) || !hotbed_run_find(t, status == HOTBED_ERR_CORRUPT, &first))
-            return false;
-        if (first == t->ranks)
-            return hotbed_run_agree(t, check_load(t, "--resume", path, status)) &&
-                   place_loaded(t, path);
         const char *why = status == HOTBED_OK ? "another rank cannot load it" : hotbed_last_error();
-        if (!hotbed_run_agree(t, t->rank > 0 || put_aside(t, path, why)))
+        if (!hotbed_run_agree(t, t->rank > 0 || pass_over(t, &s, &c, why)))
             return false;
-        renamed = true;
     }
 }
 
@@ -383,11 +512,7 @@ bool hotbed_run_save(hotbed_run *t) {
         return false;
     if (t->saved && t->saved_step == t->place.steps)
         return true; /* --save-every fell on the last step, or no step was trained since a load */
-    int n = snprintf(
-        path, sizeof path, "%s/step-%010llu", t->options.save, (unsigned long long)t->place.steps);
-    if (n < 0 || (size_t)n >= sizeof path)
-        return hotbed_run_fail(t, "%s: the name is too long", t->options.save);
-    if (!check_lock(t))
+    if (!step_path(t, t->options.save, t->place.steps, path) || !check_lock(t))
         return false;
     t->saved = copy_dense(t, false) && save(t, path);
     t->saved_step = t->place.steps;

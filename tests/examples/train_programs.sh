@@ -430,33 +430,73 @@ done
 train --data train.tsv --load ck --epochs 2 --eval eval.tsv --json part.json --quiet || die "--load of the newest"
 [ "$(number part.json auc)" = "$(number whole.json auc)" ] || die "the AUC of the loaded tables differs"
 [ "$(number part.json steps)" = 0 ] || die "nothing was left to train"
-says 1 "ck has step-0000000048 of an earlier run: continue from it with --resume or --load, or save to another directory" \
+says 1 "ck/step-0000000048 is of an earlier run: continue from it with --resume, move it away, or save to another directory" \
     --data train.tsv --save ck
 refuses "--save ck/step-0000000048/: is a checkpoint, not a directory of checkpoints" --data train.tsv --save ck/step-0000000048/
 rm -rf ck3 && mkdir ck3 && cp -r ck/step-0000000014 ck3
-says 1 "ck3 has step-0000000014 of an earlier run" --data train.tsv --load ck/step-0000000014 --save ck3
+says 1 "ck3/step-0000000014 is of an earlier run" --data train.tsv --load ck/step-0000000014 --save ck3
 says 1 "neither a checkpoint nor a directory of them" --data train.tsv --load .
-says 1 "cannot read none: No such file" --data train.tsv --load none
+says 1 "--load none: cannot read: No such file" --data train.tsv --load none
 deep=$(printf "%0200d/" {1..10})
 mkdir -p "$deep/step-0000000005" && : >"$deep/step-0000000005/MANIFEST"
-says 1 "--load: ${deep}step-0000000005: CORRUPT: ..." --data train.tsv --load "${deep%/}"
+says 1 "--load: ${deep}step-0000000005: CORRUPT: ..." --data train.tsv --load "${deep}step-0000000005"
 grep -q '0010/step-0000000005/MANIFEST[ :].*: restore the file' err || die "a long path hides the reason"
 mkdir deep && mv "${deep%%/*}" deep && cd deep
-says 0 "${deep}step-0000000005 is damaged, and was renamed to ${deep}step-0000000005.damaged: ..." --data ../train.tsv --save "${deep%/}" --resume
+says 1 "${deep}step-0000000005 is damaged, and was renamed to ${deep}step-0000000005.damaged: ..." --data ../train.tsv --save "${deep%/}" --resume
 cd .. && rm -r deep
 says 1 "it was saved with --dim 4" --data train.tsv --load ck --dim 9
+says 1 "it was saved with --optimizer adagrad" --data train.tsv --load ck --optimizer rowwise-adagrad
+says 1 "it was saved with --dtype f32: give this, or convert the checkpoint into another directory with 'hotbed-ckpt convert --dtype f16'" \
+    --data train.tsv --load ck --dtype f16
+says 1 "it was saved with --state-dtype f32: give this, or convert" --data train.tsv --load ck --state-dtype bf16
 says 1 "--load: ck/step-0000000048: FULL: table c" --data train.tsv --load ck --capacity 20
-says 1 "give a larger --capacity or --max-capacity" --data train.tsv --save ck --resume --capacity 20
+says 1 "give a larger --capacity or --max-capacity: the largest table has " --data train.tsv --save ck --resume --capacity 20
+rows=$(sed -n 's/.*the largest table has \([0-9]*\) rows$/\1/p' err)
+says 0 "loaded ck/step-0000000048: step 48" --data train.tsv --load ck --epochs 2 --capacity "$rows"
 says 2 "--resume needs --save" --data train.tsv --resume
 says 0 "was saved with seed 1, but the storage has seed 9" \
     --data train.tsv --load ck/step-0000000028 --epochs 2 --seed 9 --quiet
+grep -q 'warning.*--batch' err && die "--load: a warning without a reason"
+says 0 "warning: ck/step-0000000048 was saved with --batch 500, and this run has --batch 600" \
+    --data train.tsv --load ck --epochs 2 --batch 600 --quiet
+says 0 "warning: ck/step-0000000048 was saved with --lr 0.015, and this run has --lr 0.02" \
+    --data train.tsv --load ck --epochs 2 --lr 0.02 --quiet
+head -n 1 train.tsv >one-line.tsv
+says 1 "one-line.tsv: has 1 line, but the checkpoint was saved after line" --data one-line.tsv --load ck --epochs 2
 train --data train.tsv --save fresh --resume --quiet || die "--resume without a checkpoint"
 [ ! -s err ] || die "--resume without a checkpoint is not quiet"
+cp -r fresh/step-0000000024 fresh/copy
 printf x >>fresh/step-0000000024/MANIFEST
-says 1 "restore the file, or load an older checkpoint" --data train.tsv --load fresh
-says 0 "fresh has no other checkpoint: training begins at step 0" --data train.tsv --save fresh --resume --quiet
+says 1 "--load: fresh/step-0000000024: CORRUPT: fresh/step-0000000024/MANIFEST" --data train.tsv --load fresh/step-0000000024
+grep -q 'restore the file, or load an older checkpoint' err || die "--load of a damaged checkpoint: no advice"
+says 1 "fresh/step-0000000024 is damaged, and is not loaded: fresh/step-0000000024/MANIFEST" --data train.tsv --load fresh
+grep -q 'it has no whole checkpoint of this run, but .*step-0000000024' err || die "--load names no damaged checkpoint"
+for again in 1 2; do # a run never begins at step 0 beside checkpoints
+    says 1 "--resume fresh: it has no whole checkpoint of this run, but " --data train.tsv --save fresh --resume --quiet
+    [[ "$(cat err)" =~ "but "(copy, step-0000000024.damaged|step-0000000024.damaged, copy)": restore one" ]] ||
+        die "--resume names no damaged checkpoint, time $again"
+done
+mv fresh/copy fresh/step-0000000024
+says 0 "loaded fresh/step-0000000024" --data train.tsv --save fresh --resume
 rm -r fresh
 says 0 "fresh has no checkpoint: training begins at step 0" --data train.tsv --save fresh --resume
+# Only step-N of the step N counts, although other directories have newer checkpoints.
+cp -r ck/step-0000000028 fresh/backup
+cp -r ck/step-0000000048 fresh/step-48
+cp -r ck/step-0000000028 fresh/step-0000000042
+train --data train.tsv --load fresh --epochs 2 --json part.json --quiet || die "--load beside copies"
+grep -q "fresh/step-0000000042 is damaged, and is not loaded: it was saved at step 28" err || die "--load of a renamed checkpoint"
+train --data train.tsv --save fresh --resume --epochs 2 --json part.json --quiet || die "--resume beside copies"
+[ "$(number part.json first_step)" = 24 ] || die "--resume beside copies: first step $(number part.json first_step)"
+for text in "fresh/step-0000000042 is damaged, and was renamed to fresh/step-0000000042.damaged: it was saved at step 28" \
+    "loaded fresh/step-0000000024 instead: step 24" \
+    "warning: fresh/backup, saved at step 28, is not one of this run's checkpoints: ignored" \
+    "warning: fresh/step-48, saved at step 48, is not one of this run's checkpoints: ignored"; do
+    [ "$(grep -cF "$text" err)" = 1 ] || die "--resume beside copies: no '$text'"
+done
+cp fresh/step-0000000024/MANIFEST fresh/step-0000000048
+says 0 "fresh/step-0000000048 is damaged, and was renamed" --data train.tsv --save fresh --resume --epochs 2 --quiet
+rm -r fresh
 rm -r ck/step-0000000048
 printf x >>ck/step-0000000042/MANIFEST
 train --data train.tsv --save ck --resume --epochs 2 --eval eval.tsv --json part.json || die "--resume"
@@ -484,13 +524,7 @@ ok "a file over the limit of the shell: a message, and no files"
 
 # --- names step-N that --resume cannot use ---------------------------------------------------------------
 mkdir odd
-cp -r ck/step-0000000014 odd/step-0000000200
-for how in "--resume" "--load odd"; do
-    # shellcheck disable=SC2086 # words
-    refuses "odd/step-0000000200 has the number 200 in its name, but it was saved at step 14: rename it to step-0000000014" \
-        --data train.tsv --save odd $how
-done
-mv odd/step-0000000200 odd/step-0000000014
+cp -r ck/step-0000000014 odd
 ln -s /nonexistent/there odd/step-0000000300
 refuses "odd/step-0000000300: it is a symbolic link to /nonexistent/there: mount" \
     --data train.tsv --save odd --resume
@@ -509,12 +543,11 @@ mkdir odd/step-0000000300
 refuses "odd/step-0000000300: it has no MANIFEST, so it is not a checkpoint: rename or remove it" --data train.tsv --save odd --resume
 rmdir odd/step-0000000300
 cp -r "$tests/golden/checkpoint-1-delta" odd/step-0000000300
-refuses "odd has step-0000000300 of an earlier run" --data train.tsv --save odd --resume # its MANIFEST has step 7
+refuses "odd/step-0000000300 is an increment: make it a full checkpoint with 'hotbed-ckpt compact', or remove it" \
+    --data train.tsv --save odd --resume
 refuses "odd/step-0000000300 is an increment: make it a full checkpoint with 'hotbed-ckpt compact'" \
     --data train.tsv --load odd/step-0000000300
 grep -q '`' err && die "--load: a name of the C interface: $(cat err)"
-rm -r odd/step-0000000014
-refuses "odd/step-0000000300 is an increment, whose parent was not found: make it a full checkpoint" --data train.tsv --save odd --resume
 ok "--resume names what it finds in place of a checkpoint"
 
 # --- one run at a time in a directory ------------------------------------------------------------------
@@ -610,10 +643,12 @@ for ranks in 1 $loading_worlds; do
 done
 ok "save on 2 ranks, continue on 1 $loading_worlds"
 printf x >>ck2/step-0000000024/MANIFEST
-printf x >>ck2/step-0000000020/MANIFEST
+shard=ck2/step-0000000020/shard-00001-of-00002.h5
+printf '\377' | dd of=$shard bs=1 seek=$(($(stat -c %s $shard) - 2)) conv=notrunc status=none
 train --data train.tsv --save ck2 --resume --eval eval.tsv --json part.json --ranks $last || die "--resume on $last ranks"
 [ "$(number part.json first_step)" = 10 ] || die "--resume on $last ranks: first step $(number part.json first_step)"
 near auc one.json part.json || die "the AUC after --resume on $last ranks differs"
+grep -q "step-0000000020 is damaged, .*shard-00001-of-00002.h5: .*block .* is damaged" err || die "--resume on $last ranks: no block"
 ls ck2 | tr '\n' ' ' | grep -q '^step-0000000010 step-0000000020.damaged step-0000000024 step-0000000024.damaged $' ||
     die "after --resume on $last ranks: $(ls ck2)"
 ok "--resume on other ranks skips damaged checkpoints"

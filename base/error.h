@@ -160,13 +160,11 @@ const char *hotbed_reason(int error, char text[HOTBED_REASON_BYTES]);
             return hotbed_try_status;                                                              \
     } while (0)
 
-/* Return MEMORY from the calling function if `allocated` is NULL or false. The text names what: a format's literal,
- * and its arguments. */
-#define HOTBED_TRY_MEMORY(allocated, ...)                                                          \
-    do {                                                                                           \
-        if (!(allocated))                                                                          \
-            return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for " __VA_ARGS__);                   \
-    } while (0)
+/* MEMORY if `allocated` is NULL or false. The text names what: a format's literal, and its arguments. The
+ * second form returns it from the calling function. */
+#define HOTBED_CHECK_MEMORY(allocated, ...)                                                        \
+    ((allocated) ? HOTBED_OK : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for " __VA_ARGS__))
+#define HOTBED_TRY_MEMORY(allocated, ...) HOTBED_TRY(HOTBED_CHECK_MEMORY(allocated, __VA_ARGS__))
 
 /* Make the call if `status` is OK, and set `status`: for functions that hold something, which they
  * release at their end. */

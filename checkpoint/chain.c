@@ -384,8 +384,7 @@ hotbed_status hotbed_chunk_create(const size_t row_bytes[HOTBED_ROW_COLUMNS], ho
         row += row_bytes[i];
     c.capacity = BYTES / row < 1 ? 1 : BYTES / row;
     c.memory = hotbed_new(c.capacity * row);
-    if (c.memory == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for rows", (size_t)c.capacity * row);
+    HOTBED_TRY_MEMORY(c.memory, "%zu bytes of rows", (size_t)c.capacity * row);
     char *at = c.memory;
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
         c.columns[i] = row_bytes[i] == 0 ? NULL : at;

@@ -253,9 +253,7 @@ static hotbed_status add_shard(
     hotbed_status status = hotbed_io_size(&file, &bytes);
     if (status == HOTBED_OK) {
         text = hotbed_new(bytes);
-        if (text == NULL)
-            status =
-                hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for %s", bytes, name.text);
+        status = HOTBED_CHECK_MEMORY(text, "%" PRIu64 " bytes of %s", bytes, name.text);
     }
     HOTBED_THEN(status, hotbed_io_read(&file, text, bytes, 0));
     HOTBED_THEN(status, hotbed_manifest_add_shard(file.name, text, bytes, number, m));

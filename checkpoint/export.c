@@ -81,8 +81,7 @@ static hotbed_status send_table(
     HOTBED_THEN(status, hotbed_chunk_create(from.row_bytes, &chunk));
     if (status == HOTBED_OK) {
         scratch = hotbed_new(chunk.capacity * dim * sizeof *scratch);
-        if (scratch == NULL)
-            status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for rows of a table");
+        status = HOTBED_CHECK_MEMORY(scratch, "rows of a table");
     }
     HOTBED_THEN(status, send_rows(&from, &chunk, scratch, targets, progress, done, total));
     hotbed_delete(scratch);

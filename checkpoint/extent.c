@@ -35,8 +35,7 @@ static hotbed_status own_buffer(hotbed_extent_stream *s) {
     size_t bytes = s->extent.bytes < s->block_bytes ? (size_t)s->extent.bytes : s->block_bytes;
     s->buffer = hotbed_new(bytes);
     s->owned = true;
-    return s->buffer != NULL ? HOTBED_OK
-                             : hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a block", bytes);
+    return HOTBED_CHECK_MEMORY(s->buffer, "%zu bytes of a block", bytes);
 }
 
 hotbed_status hotbed_extent_put(hotbed_extent_stream *s, const void *data, size_t bytes) {
@@ -290,10 +289,8 @@ hotbed_status hotbed_extent_check_bytes(
     size_t most = bytes < block_bytes ? (size_t)bytes : block_bytes;
     hotbed_digest *blocks = hotbed_new(n * sizeof *blocks);
     unsigned char *buffer = hotbed_new(most);
-    hotbed_status status = HOTBED_OK;
-    if (blocks == NULL || buffer == NULL)
-        status = hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " digests and %zu bytes", n, most);
+    hotbed_status status = HOTBED_CHECK_MEMORY(
+        blocks != NULL && buffer != NULL, "%" PRIu64 " digests and %zu bytes", n, most);
     for (uint64_t i = 0; i < n && status == HOTBED_OK; i++) {
         uint64_t at = i * block_bytes;
         size_t part = bytes - at < block_bytes ? (size_t)(bytes - at) : block_bytes;

@@ -120,8 +120,7 @@ static int by_value(const void *a, const void *b) {
 /* Replace each of n words by its rank among the distinct words, 1 for the lowest. */
 static hotbed_status rank_words(uint64_t n, uint64_t *words) {
     uint64_t *sorted = hotbed_new(n * sizeof *sorted), distinct = 0;
-    if (sorted == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to sort %" PRIu64 " scores", n);
+    HOTBED_TRY_MEMORY(sorted, "sorting %" PRIu64 " scores", n);
     memcpy(sorted, words, n * sizeof *words);
     qsort(sorted, n, sizeof *sorted, by_value);
     for (uint64_t i = 0; i < n; i++)
@@ -170,10 +169,8 @@ static hotbed_status read_column(
     if (!any)
         return HOTBED_OK;
     uint64_t *words = hotbed_new(n * sizeof *words);
-    if (words == NULL)
-        return hotbed_fail_table(
-            HOTBED_ERR_MEMORY, t->name, "no memory for %" PRIu64 " scores of table '%s'", n,
-            t->name);
+    HOTBED_TRY(hotbed_error_table(
+        HOTBED_CHECK_MEMORY(words, "%" PRIu64 " scores of table '%s'", n, t->name), t->name));
     hotbed_status status = HOTBED_OK;
     for (uint32_t p = 0; p < t->num_parts && status == HOTBED_OK; at += t->parts[p++].rows)
         status = read_words(&t->parts[p].columns[column], t->parts[p].rows, words + at);

@@ -430,9 +430,8 @@ static hotbed_status put_index(hotbed_h5 *h5, const hotbed_manifest *m) {
         HOTBED_TRY(hotbed_h5_group(h5, "/optimizer"));
     hotbed_h5_source *sources = hotbed_new(m->world * sizeof *sources);
     hotbed_file_name *files = hotbed_new(m->world * sizeof *files);
-    hotbed_status status = HOTBED_OK;
-    if (sources == NULL || files == NULL)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " shards", m->world);
+    hotbed_status status =
+        HOTBED_CHECK_MEMORY(sources != NULL && files != NULL, "%" PRIu32 " shards", m->world);
     for (uint32_t i = 0; i < m->world && status == HOTBED_OK; i++)
         files[i] = hotbed_shard_name(i, m->world);
     for (uint32_t t = 0; t < m->num_tables && status == HOTBED_OK; t++)

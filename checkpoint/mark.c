@@ -11,7 +11,7 @@
 hotbed_status hotbed_checkpoint_mark_create(hotbed_checkpoint_mark **out) {
     HOTBED_TRY(hotbed_check_pointer_of("checkpoint_mark_create", "out", out));
     *out = hotbed_new(sizeof **out);
-    return *out != NULL ? HOTBED_OK : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a mark");
+    return HOTBED_CHECK_MEMORY(*out, "a mark");
 }
 
 void hotbed_checkpoint_mark_destroy(hotbed_checkpoint_mark *mark) {
@@ -25,18 +25,14 @@ void hotbed_checkpoint_mark_destroy(hotbed_checkpoint_mark *mark) {
 hotbed_status hotbed_marked_reserve(uint32_t num_tables, hotbed_marked *out) {
     *out = (hotbed_marked){.num_tables = num_tables};
     out->tables = hotbed_new(num_tables * sizeof *out->tables);
-    return out->tables != NULL
-               ? HOTBED_OK
-               : hotbed_fail(HOTBED_ERR_MEMORY, "no memory to mark %" PRIu32 " tables", num_tables);
+    return HOTBED_CHECK_MEMORY(out->tables, "marks of %" PRIu32 " tables", num_tables);
 }
 
 hotbed_status hotbed_mark_rows(hotbed_mark_table *table, uint64_t rows, uint64_t *keys) {
     table->rows = rows;
     table->keys = keys;
     table->digests = hotbed_new(rows * sizeof *table->digests);
-    return table->digests != NULL
-               ? HOTBED_OK
-               : hotbed_fail(HOTBED_ERR_MEMORY, "no memory to mark %" PRIu64 " rows", rows);
+    return HOTBED_CHECK_MEMORY(table->digests, "marks of %" PRIu64 " rows", rows);
 }
 
 void hotbed_marked_clear(hotbed_marked *marked) {

@@ -641,10 +641,7 @@ static hotbed_status compare_links(const reader *r) {
         return HOTBED_OK;
     chain_name own = {.num_links = r->num_links, .strict = r->strict}, first;
     hotbed_digest *digests = hotbed_new(r->num_links * sizeof *digests);
-    hotbed_status status = HOTBED_OK;
-    if (digests == NULL)
-        status =
-            hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " checkpoints", r->num_links);
+    hotbed_status status = HOTBED_CHECK_MEMORY(digests, "%" PRIu32 " checkpoints", r->num_links);
     for (uint32_t i = 0; status == HOTBED_OK && i < r->num_links; i++)
         digests[i] = r->links[i].manifest.digest;
     if (status == HOTBED_OK) {
@@ -784,9 +781,7 @@ static hotbed_status load(
     const uint32_t n = last_of(r)->num_tables;
     bool marked = false;
     uint64_t *loaded = hotbed_new(n * sizeof *loaded);
-    hotbed_status status =
-        loaded != NULL ? HOTBED_OK
-                       : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", n);
+    hotbed_status status = HOTBED_CHECK_MEMORY(loaded, "%" PRIu32 " tables", n);
     status = agree(r, status);
     assert(status != HOTBED_OK || loaded != NULL);
     HOTBED_THEN(status, count_rows(r, loaded));

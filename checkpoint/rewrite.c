@@ -208,8 +208,7 @@ static hotbed_status convert(
         hotbed_delete(out->data);
         out->bytes = 0;
         out->data = hotbed_new(bytes);
-        if (out->data == NULL)
-            return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for rows to convert", bytes);
+        HOTBED_TRY_MEMORY(out->data, "%zu bytes of rows to convert", bytes);
         out->bytes = bytes;
     }
     hotbed_unfit unfit;
@@ -335,10 +334,8 @@ static hotbed_status read_blobs(rewriter *w, void **blobs) {
     for (uint32_t i = 0; i < w->manifest.num_blobs; i++) {
         uint64_t bytes = w->manifest.blobs[i].extent.bytes;
         blobs[i] = hotbed_new(bytes);
-        if (blobs[i] == NULL)
-            return hotbed_fail(
-                HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for blob '%s'", bytes,
-                w->manifest.blobs[i].name);
+        HOTBED_TRY_MEMORY(
+            blobs[i], "%" PRIu64 " bytes of blob '%s'", bytes, w->manifest.blobs[i].name);
         HOTBED_TRY(
             hotbed_shard_reader_blob(&w->chain->links[w->chain->n - 1].shards[0], i, blobs[i]));
     }

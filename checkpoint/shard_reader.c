@@ -19,8 +19,7 @@ static hotbed_status read_text(hotbed_io_file *file, hotbed_manifest *out) {
             HOTBED_ERR_CORRUPT, file->name, NULL, bytes,
             "%s has %" PRIu64 " bytes, more than is allowed", file->name, bytes);
     char *text = hotbed_new(bytes);
-    if (text == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for a manifest", bytes);
+    HOTBED_TRY_MEMORY(text, "%" PRIu64 " bytes of a manifest", bytes);
     hotbed_status status = hotbed_io_read(file, text, bytes, 0);
     HOTBED_THEN(status, hotbed_manifest_parse(file->name, text, bytes, out));
     hotbed_delete(text);
@@ -190,8 +189,7 @@ static hotbed_status keep_column(hotbed_part_reader *p, uint32_t column, unsigne
     if (bytes > *left)
         return HOTBED_OK;
     unsigned char *all = hotbed_new(bytes);
-    if (all == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for a column", bytes);
+    HOTBED_TRY_MEMORY(all, "%" PRIu64 " bytes of a column", bytes);
     hotbed_status status = hotbed_extent_take(&p->columns[column], all, bytes);
     if (status != HOTBED_OK) {
         hotbed_delete(all);
@@ -235,8 +233,7 @@ static hotbed_status open_columns(hotbed_part_reader *p) {
         HOTBED_TRY(hotbed_io_memory(shard->workers, bytes, &p->memory, &at));
     else
         at = p->buffers = hotbed_new(bytes);
-    if (at == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for blocks of a table", bytes);
+    HOTBED_TRY_MEMORY(at, "%zu bytes of blocks of a table", bytes);
     for (uint32_t i = 0; i < HOTBED_COLUMNS; i++) {
         p->columns[i].buffer = at;
         at += buffer_bytes(p, i);

@@ -92,8 +92,7 @@ hotbed_status hotbed_shard_writer_begin(hotbed_shard_writer *w, uint32_t table) 
     }
     hotbed_delete(w->row);
     w->row = hotbed_new(row);
-    return w->row != NULL ? HOTBED_OK
-                          : hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a row", row);
+    return HOTBED_CHECK_MEMORY(w->row, "%zu bytes of a row", row);
 }
 
 void hotbed_digest_rows(
@@ -136,8 +135,7 @@ hotbed_status hotbed_shard_writer_buckets(hotbed_shard_writer *w, const void *ke
     if (bytes == 0)
         return HOTBED_OK;
     uint64_t *counts = hotbed_new(bytes);
-    if (counts == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for bucket counts", bytes);
+    HOTBED_TRY_MEMORY(counts, "%" PRIu64 " bytes of bucket counts", bytes);
     for (uint64_t i = 0; i < w->part->rows; i++) {
         memcpy(&key, (const char *)keys + i * stride, sizeof key);
         counts[hotbed_logical_bucket(key, w->table->bucket_bits)]++;

@@ -205,10 +205,7 @@ static hotbed_status copy_blobs(
     for (uint32_t i = 0; i < n; i++) {
         uint64_t bytes = options->blobs[i].bytes;
         void *data = hotbed_new(bytes);
-        if (data == NULL)
-            return hotbed_fail(
-                HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for blob '%s'", bytes,
-                options->blobs[i].name);
+        HOTBED_TRY_MEMORY(data, "%" PRIu64 " bytes of blob '%s'", bytes, options->blobs[i].name);
         if (bytes > 0)
             memcpy(data, options->blobs[i].data, bytes);
         s->blobs[i].data = data;
@@ -230,8 +227,7 @@ static hotbed_status copy_options(
     if (options->parent != NULL) {
         size_t bytes = strlen(options->parent) + 1;
         s->parent = hotbed_new(bytes);
-        if (s->parent == NULL)
-            return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a path", bytes);
+        HOTBED_TRY_MEMORY(s->parent, "%zu bytes of a path", bytes);
         memcpy(s->parent, options->parent, bytes);
     }
     return HOTBED_OK;

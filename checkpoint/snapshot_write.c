@@ -139,8 +139,7 @@ static hotbed_status mark_rows(snapshot_writer *w, uint32_t number, const order 
     uint64_t *keys = NULL;
     if (w->s->manifest.tables[number].kind == HOTBED_TABLE_HASH) {
         keys = hotbed_new(rows->rows * sizeof *keys);
-        if (keys == NULL)
-            return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to mark %" PRIu64 " keys", rows->rows);
+        HOTBED_TRY_MEMORY(keys, "marks of %" PRIu64 " keys", rows->rows);
         memcpy(keys, rows->pairs, rows->rows * sizeof *keys);
     }
     return hotbed_mark_rows(&w->next.tables[number], rows->rows, keys);
@@ -163,8 +162,7 @@ static hotbed_status digest_rows(snapshot_writer *w, uint32_t number, const orde
     }
     hotbed_delete(row);
     hotbed_chunk_destroy(&g.chunk);
-    return row != NULL ? HOTBED_OK
-                       : hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a row", row_bytes);
+    return HOTBED_CHECK_MEMORY(row, "%zu bytes of a row", row_bytes);
 }
 
 /* Select the rows whose keys are `changed`, [n], in the same order. */

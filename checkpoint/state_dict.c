@@ -282,9 +282,9 @@ static hotbed_status make(hotbed_state_dict *d, entry *e, hotbed_stream *stream)
     size_t bytes = n * sizeof(uint64_t);
     uint64_t *keys = hotbed_new(bytes), *scores = hotbed_new(bytes), *pairs = hotbed_new(2 * bytes);
     uint64_t *sorted = hotbed_new(bytes), *counts = hotbed_new(buckets * sizeof *counts);
-    hotbed_status status = HOTBED_OK;
-    if (keys == NULL || scores == NULL || pairs == NULL || sorted == NULL || counts == NULL)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " keys", n);
+    hotbed_status status = HOTBED_CHECK_MEMORY(
+        keys != NULL && scores != NULL && pairs != NULL && sorted != NULL && counts != NULL,
+        "%" PRIu64 " keys", n);
     HOTBED_THEN(status, hotbed_storage_export_keys(d->storage, table, n, keys, scores, &n, stream));
     HOTBED_THEN(status, hotbed_bucket_sort(n, keys, type, HOTBED_BUCKET_BITS, sorted, counts));
     HOTBED_THEN(status, hotbed_bucket_sort_pairs(n, keys, type, scores, HOTBED_BUCKET_BITS, pairs));
@@ -367,10 +367,10 @@ static hotbed_status gather_open(gatherer *g) {
         if (g->columns[c] == NULL)
             continue;
         g->columns[c]->made = hotbed_new(g->rows * widths[c]);
-        if (g->columns[c]->made == NULL)
-            return hotbed_fail_table(
-                HOTBED_ERR_MEMORY, info.name, "no memory for %" PRIu64 " rows of table '%s'",
-                g->rows, info.name);
+        HOTBED_TRY(hotbed_error_table(
+            HOTBED_CHECK_MEMORY(
+                g->columns[c]->made, "%" PRIu64 " rows of table '%s'", g->rows, info.name),
+            info.name));
         g->columns[c]->tensor.made = true;
     }
     return hotbed_staging_open(g->rows, g->stream, &g->staging);

@@ -136,9 +136,9 @@ hotbed_status hotbed_view_rows_read(
     l.keys = hotbed_new(bytes);
     l.numbers = hotbed_new(bytes);
     out->pairs = hotbed_new(2 * bytes);
-    hotbed_status status = HOTBED_OK;
-    if (l.keys == NULL || l.numbers == NULL || out->pairs == NULL)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the rows of %" PRIu64 " keys", l.n);
+    hotbed_status status = HOTBED_CHECK_MEMORY(
+        l.keys != NULL && l.numbers != NULL && out->pairs != NULL, "the rows of %" PRIu64 " keys",
+        l.n);
     HOTBED_THEN(status, list(&l, table, out));
     if (status != HOTBED_OK)
         status = hotbed_stream_settle(stream, status);

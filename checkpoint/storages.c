@@ -29,10 +29,7 @@ static int by_name(const void *a, const void *b) {
 /* Check that no two tables have one name. A storage that is listed twice has each name twice. */
 static hotbed_status check_names(const char *call, const hotbed_storages *s) {
     const char **names = hotbed_new(s->num_tables * sizeof *names);
-    hotbed_status status =
-        names != NULL
-            ? HOTBED_OK
-            : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " names", s->num_tables);
+    hotbed_status status = HOTBED_CHECK_MEMORY(names, "%" PRIu32 " names", s->num_tables);
     for (uint32_t i = 0; i < s->num_tables && status == HOTBED_OK; i++) {
         hotbed_table_info info;
         status = hotbed_storages_info(s, i, &info);

@@ -39,9 +39,7 @@ static hotbed_status verify_rows(verifier *v, hotbed_part_reader *part, hotbed_d
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         row_bytes += part->row_bytes[i];
     unsigned char *row = hotbed_new(row_bytes);
-    hotbed_status status = HOTBED_OK;
-    if (row == NULL)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a row", row_bytes);
+    hotbed_status status = HOTBED_CHECK_MEMORY(row, "%zu bytes of a row", row_bytes);
     for (uint64_t left; status == HOTBED_OK && (left = hotbed_part_reader_left(part)) > 0;) {
         uint64_t n = left < chunk.capacity ? left : chunk.capacity;
         status = hotbed_part_reader_take(part, n, chunk.columns);
@@ -82,8 +80,7 @@ static hotbed_status verify_table(verifier *v, uint32_t table) {
 /* Check the whole index, all of which is HDF5 metadata. */
 static hotbed_status verify_views(const hotbed_manifest *m, hotbed_io_file *file) {
     void *index = hotbed_new(m->index_bytes);
-    if (index == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for the index", m->index_bytes);
+    HOTBED_TRY_MEMORY(index, "%" PRIu64 " bytes of the index", m->index_bytes);
     hotbed_status status = hotbed_io_read(file, index, m->index_bytes, 0);
     HOTBED_THEN(status, hotbed_layout_check_index(m, file->name, index));
     hotbed_delete(index);
@@ -169,8 +166,7 @@ static hotbed_status verify_layout(verifier *v, uint32_t number) {
     hotbed_shard_reader *shard = &v->link.shards[number];
     uint64_t bytes = m->shards[number].metadata_bytes;
     void *metadata = hotbed_new(bytes);
-    if (metadata == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes of metadata", bytes);
+    HOTBED_TRY_MEMORY(metadata, "%" PRIu64 " bytes of metadata", bytes);
     hotbed_status status = hotbed_io_read(&shard->file, metadata, bytes, 0);
     HOTBED_THEN(status, hotbed_layout_check(m, number, shard->file.name, metadata));
     hotbed_delete(metadata);

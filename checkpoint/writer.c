@@ -194,9 +194,7 @@ static hotbed_status digest_table(writer *w, uint32_t number) {
         .take = take_digests,
         .context = hotbed_new(row_bytes),
     };
-    hotbed_status status = HOTBED_OK;
-    if (s.context == NULL)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a row", row_bytes);
+    hotbed_status status = HOTBED_CHECK_MEMORY(s.context, "%zu bytes of a row", row_bytes);
     HOTBED_THEN(status, stream_rows(&s));
     hotbed_delete(s.context);
     return status;

@@ -447,8 +447,7 @@ hotbed_status hotbed_pipeline_plan_check(
     if (report != NULL)
         HOTBED_TRY(hotbed_output_check(report, "hotbed_pipeline_plan_report"));
     hotbed_program *program = hotbed_new(sizeof *program);
-    if (program == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to check a plan");
+    HOTBED_TRY_MEMORY(program, "a check of a plan");
     hotbed_status status = hotbed_program_read(plan, program, &own);
     hotbed_delete(program);
     if (report != NULL)

@@ -307,8 +307,7 @@ hotbed_status hotbed_program_check_order(
     size_t bytes =
         (size_t)program->depth * program->num_steps * program->depth * sizeof *table.before;
     table.before = hotbed_new(bytes);
-    if (table.before == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to check the order of a plan");
+    HOTBED_TRY_MEMORY(table.before, "a check of the order of a plan");
     hotbed_status status = HOTBED_OK;
     hotbed_program_race found = {0, 0, 0, false};
     uint32_t state = 0;

@@ -216,8 +216,7 @@ static hotbed_status capture(void *self, void *context, hotbed_stream *stream, v
     const place *p = context;
     const member *m = self;
     place_point *point = hotbed_new(sizeof *point);
-    if (point == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to capture module '%s'", m->name);
+    HOTBED_TRY_MEMORY(point, "a capture of module '%s'", m->name);
     point->now = p->now;
     point->with = p->with;
     point->arrived = p->with != NULL && p->with->arrived;

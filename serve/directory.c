@@ -211,11 +211,10 @@ static hotbed_status draft_open(draft *f, hotbed_directory *d, const char *name)
 
 static hotbed_status column_open(column *c, const draft *f) {
     *c = (column){.buffer = hotbed_new(BUFFER_BYTES), .digest = hotbed_digest_pieces_create()};
-    return c->buffer != NULL && c->digest != NULL
-               ? HOTBED_OK
-               : hotbed_fail_path(
-                     HOTBED_ERR_MEMORY, f->directory->file.name, "no memory for %s/%s",
-                     f->directory->file.name, f->name);
+    return hotbed_error_path(
+        HOTBED_CHECK_MEMORY(
+            c->buffer != NULL && c->digest != NULL, "%s/%s", f->directory->file.name, f->name),
+        f->directory->file.name);
 }
 
 static void column_close(column *c) {
@@ -285,17 +284,15 @@ hotbed_status hotbed_rows_begin(
     hotbed_directory *d, const hotbed_cut_head *head, uint32_t rank, hotbed_rows_draft **out) {
     hotbed_rows_draft *f = hotbed_new(sizeof *f);
     *out = NULL;
-    if (f == NULL)
-        return hotbed_fail_path(
-            HOTBED_ERR_MEMORY, d->file.name, "no memory for the rows of a cut in %s", d->file.name);
+    HOTBED_TRY(hotbed_error_path(
+        HOTBED_CHECK_MEMORY(f, "the rows of a cut in %s", d->file.name), d->file.name));
     f->name = hotbed_rows_name(head->number, rank);
     f->rank = rank;
     f->tables = head->tables;
     f->end = hotbed_rows_front_bytes(head->tables);
     f->front = hotbed_new(f->end);
     hotbed_status status = draft_open(&f->file, d, f->name.text);
-    if (status == HOTBED_OK && f->front == NULL)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %s", f->name.text);
+    HOTBED_THEN(status, HOTBED_CHECK_MEMORY(f->front, "%s", f->name.text));
     for (uint32_t c = 0; c < HOTBED_ROWS_COLUMNS && status == HOTBED_OK; c++)
         status = column_open(&f->columns[c], &f->file);
     if (status != HOTBED_OK) {

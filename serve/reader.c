@@ -432,8 +432,7 @@ static hotbed_status open_reader(
         HOTBED_TRY(hotbed_options_read(&read, sizeof read, 4, options, "hotbed_reader_options"));
     size_t bytes = strlen(directory) + 1;
     r->path = hotbed_new(bytes);
-    if (r->path == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %zu bytes for a path", bytes);
+    HOTBED_TRY_MEMORY(r->path, "%zu bytes of a path", bytes);
     memcpy(r->path, directory, bytes);
     r->follow_ms = read.follow_ms;
     hotbed_status status = poll_once(r);

@@ -110,9 +110,7 @@ hotbed_status hotbed_files_open(
     f->maps = hotbed_new(world * sizeof *f->maps);
     f->rows = hotbed_new(world * sizeof *f->rows);
     hotbed_status status =
-        f->maps != NULL && f->rows != NULL
-            ? HOTBED_OK
-            : hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " files", world);
+        HOTBED_CHECK_MEMORY(f->maps != NULL && f->rows != NULL, "%" PRIu32 " files", world);
     for (uint32_t r = 0; r < world && status == HOTBED_OK; r++)
         status = open_rows(f, directory, path, r);
     if (status != HOTBED_OK) {
@@ -314,8 +312,7 @@ static hotbed_status copy_changes(
     while (entries < 2 * n)
         entries *= 2;
     to->changes = hotbed_new(entries * sizeof *to->changes);
-    if (to->changes == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to index %" PRIu64 " changed rows", n);
+    HOTBED_TRY_MEMORY(to->changes, "an index of %" PRIu64 " changed rows", n);
     to->mask = entries - 1;
     to->num_changes = from->num_changes;
     if (from->mask == to->mask) {

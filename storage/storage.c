@@ -266,8 +266,7 @@ static hotbed_status keep_directory(hotbed_storage *storage, const char *directo
     if (directory == NULL)
         return HOTBED_OK;
     storage->lower_directory = hotbed_new(strlen(directory) + 1);
-    if (storage->lower_directory == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the name of lower_directory");
+    HOTBED_TRY_MEMORY(storage->lower_directory, "the name of lower_directory");
     memcpy(storage->lower_directory, directory, strlen(directory) + 1);
     return HOTBED_OK;
 }
@@ -307,16 +306,13 @@ static hotbed_status create(
     storage->tables = hotbed_new(storage->num_tables * sizeof *storage->tables);
     storage->feature_tables = hotbed_new(storage->num_features * sizeof(uint32_t));
     storage->columns = hotbed_new(((size_t)storage->num_features + 1) * sizeof(uint64_t));
-    if (storage->tables == NULL || storage->feature_tables == NULL || storage->columns == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory to describe %u tables and %u features",
-            storage->num_tables, storage->num_features);
+    HOTBED_TRY_MEMORY(
+        storage->tables != NULL && storage->feature_tables != NULL && storage->columns != NULL,
+        "descriptions of %u tables and %u features", storage->num_tables, storage->num_features);
     HOTBED_TRY(hotbed_storage_read_tables(storage, options));
     storage->names = hotbed_table_names_create(
         storage->tables, storage->num_tables, sizeof *storage->tables, storage->key_type);
-    if (storage->names == NULL)
-        return hotbed_fail(
-            HOTBED_ERR_MEMORY, "no memory for the names of %u tables", storage->num_tables);
+    HOTBED_TRY_MEMORY(storage->names, "the names of %u tables", storage->num_tables);
     for (uint32_t t = 0; t < storage->num_tables; t++)
         hotbed_table_names_set_keys(
             storage->names, t, &(hotbed_table_keys){.any = storage->tables[t].view.is_static == 0});
@@ -346,8 +342,7 @@ hotbed_status hotbed_storage_create(
     HOTBED_TRY(hotbed_stream_may_wait(stream));
     HOTBED_TRY(hotbed_storage_read_options(options, &o));
     hotbed_storage *storage = hotbed_new(sizeof *storage);
-    if (storage == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory for a storage");
+    HOTBED_TRY_MEMORY(storage, "a storage");
     hotbed_status status = create(storage, &o, stream);
     if (status != HOTBED_OK) {
         (void)!hotbed_stream_finish(stream); /* enqueued work uses the memory */

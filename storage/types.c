@@ -304,8 +304,7 @@ static int by_text(const void *a, const void *b) {
 
 hotbed_status hotbed_names_check(const void *structs, uint32_t n, size_t stride) {
     const char **sorted = hotbed_new(n * sizeof *sorted);
-    if (sorted == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to compare %u names", n);
+    HOTBED_TRY_MEMORY(sorted, "a comparison of %u names", n);
     for (uint32_t t = 0; t < n; t++)
         sorted[t] = (const char *)structs + t * stride;
     qsort(sorted, n, sizeof *sorted, by_text);

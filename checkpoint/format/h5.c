@@ -513,8 +513,7 @@ hotbed_status hotbed_h5_finish(hotbed_h5 *h5, hotbed_h5_image *out) {
     if (!hotbed_sparse_is_zero(&h5->bytes, metadata_bytes))
         return HOTBED_OK; /* metadata lies between the datasets */
     void *metadata = hotbed_new(metadata_bytes);
-    if (metadata == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes of metadata", metadata_bytes);
+    HOTBED_TRY_MEMORY(metadata, "%" PRIu64 " bytes of metadata", metadata_bytes);
     hotbed_sparse_read(&h5->bytes, 0, metadata, metadata_bytes);
     *out = (hotbed_h5_image){
         .metadata = metadata, .metadata_bytes = metadata_bytes, .file_bytes = h5->file_bytes};

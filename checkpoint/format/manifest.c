@@ -537,9 +537,8 @@ hotbed_status hotbed_manifest_add_shard(
     hotbed_manifest read = *m;
     read.storages = hotbed_new(m->num_storages * sizeof *read.storages);
     read.tables = hotbed_new(m->num_tables * sizeof *read.tables);
-    hotbed_status status = HOTBED_OK;
-    if (read.storages == NULL || read.tables == NULL)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %" PRIu32 " tables", m->num_tables);
+    hotbed_status status = HOTBED_CHECK_MEMORY(
+        read.storages != NULL && read.tables != NULL, "%" PRIu32 " tables", m->num_tables);
     HOTBED_THEN(status, read_scope(&c, &read, s));
     HOTBED_THEN(status, add_tables(m, &read, shard));
     hotbed_delete(read.storages);

@@ -194,8 +194,7 @@ static hotbed_status read_blob(hotbed_chain *chain, const char *name, void **out
         return HOTBED_OK;
     *bytes = blob->extent.bytes;
     *out = hotbed_new(*bytes);
-    if (*out == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for blob '%s'", *bytes, name);
+    HOTBED_TRY_MEMORY(*out, "%" PRIu64 " bytes of blob '%s'", *bytes, name);
     return hotbed_shard_reader_blob(
         &chain->links[chain->n - 1].shards[0], (uint32_t)(blob - m->blobs), *out);
 }

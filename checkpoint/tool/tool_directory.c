@@ -321,10 +321,9 @@ static hotbed_status find_chains(tool_entry *entries, size_t n) {
     walk w = {.entries = entries};
     w.increments = hotbed_new(n * sizeof *w.increments);
     w.queue = hotbed_new(n * sizeof *w.queue);
-    hotbed_status status = HOTBED_OK;
-    if (w.increments == NULL || w.queue == NULL)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %zu names", n);
-    else
+    hotbed_status status =
+        HOTBED_CHECK_MEMORY(w.increments != NULL && w.queue != NULL, "%zu names", n);
+    if (status == HOTBED_OK)
         walk_chains(&w, n);
     hotbed_delete(w.increments);
     hotbed_delete(w.queue);
@@ -631,8 +630,7 @@ hotbed_status tool_open_chain(const char *path, hotbed_chain *out) {
     char *named = directory_of(path), *led = real == NULL ? NULL : directory_of(real);
     hotbed_status status = HOTBED_OK, why = HOTBED_OK;
     char text[1024] = "";
-    if (named == NULL || led == NULL)
-        status = hotbed_fail(HOTBED_ERR_MEMORY, "no memory for the path of %s", path);
+    status = HOTBED_CHECK_MEMORY(named != NULL && led != NULL, "the path of %s", path);
     HOTBED_THEN(status, open_beside(named, path, &last, &found, &why, text, out));
     if (status == HOTBED_OK && !found && strcmp(named, led) != 0)
         status = open_beside(led, path, &last, &found, &why, text, out);

@@ -574,8 +574,7 @@ static void *init_main(void *argument) {
 
 static hotbed_status start_nccl(nccl_comm *n, const ncclUniqueId *id, uint64_t until) {
     init *i = hotbed_new(sizeof *i);
-    if (i == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to start NCCL");
+    HOTBED_TRY_MEMORY(i, "the start of NCCL");
     pthread_mutex_init(&i->lock, NULL);
     hotbed_cond_init(&i->done_or_left);
     i->device = n->device;

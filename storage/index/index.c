@@ -68,8 +68,9 @@ static hotbed_status create(
     index->num_tables = options->num_tables;
     index->capacities = hotbed_new(index->num_tables * sizeof *index->capacities);
     index->ranges = hotbed_new(index->num_tables * sizeof *index->ranges);
-    if (index->capacities == NULL || index->ranges == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to describe %u tables", index->num_tables);
+    HOTBED_TRY_MEMORY(
+        index->capacities != NULL && index->ranges != NULL, "descriptions of %u tables",
+        index->num_tables);
     for (uint32_t t = 0; t < index->num_tables; t++) {
         bool evicts = options->evict != NULL && options->evict[t] == HOTBED_EVICT_LOWEST;
         index->capacities[t] = options->capacities[t];

@@ -52,10 +52,8 @@ static hotbed_status allocate_arrays(exporter *x) {
         x->rows = hotbed_carve_take(&carve, x->chunk * row_bytes);
         if (pass == 0)
             x->host = carve.base = hotbed_new(carve.used);
-        if (carve.base == NULL)
-            return hotbed_fail(
-                HOTBED_ERR_MEMORY, "no memory to export %llu rows at a time",
-                (unsigned long long)x->chunk);
+        HOTBED_TRY_MEMORY(
+            carve.base, "an export of %llu rows at a time", (unsigned long long)x->chunk);
     }
     return hotbed_memory_alloc(
         x->stream, HOTBED_MEMORY_DEVICE, x->chunk * (3 * sizeof(uint64_t) + 1), NULL, &x->device);

@@ -79,8 +79,9 @@ static hotbed_status walk_start(const hotbed_storage *storage, uint32_t table, w
     w->keys = hotbed_new(LIST_BATCH * sizeof *w->keys);
     w->scores = hotbed_new(LIST_BATCH * sizeof *w->scores);
     w->rows = hotbed_new(LIST_BATCH * (size_t)storage->tables[table].view.row_bytes);
-    if (w->keys == NULL || w->scores == NULL || w->rows == NULL)
-        return hotbed_fail(HOTBED_ERR_MEMORY, "no memory to walk over a table of the store");
+    HOTBED_TRY_MEMORY(
+        w->keys != NULL && w->scores != NULL && w->rows != NULL,
+        "a walk over a table of the store");
     return hotbed_external_cursor_create(storage->external, table, &w->cursor);
 }
 
@@ -125,10 +126,8 @@ static hotbed_status copy_upper(
     out->pinned = counts[1];
     uint64_t *words = hotbed_new((2 * out->n + 1) * sizeof *words);
     out->items = hotbed_new((out->n + 1) * sizeof *out->items);
-    hotbed_status status = HOTBED_OK;
-    if (words == NULL || out->items == NULL)
-        status =
-            hotbed_fail(HOTBED_ERR_MEMORY, "no memory for %llu keys", (unsigned long long)out->n);
+    hotbed_status status = HOTBED_CHECK_MEMORY(
+        words != NULL && out->items != NULL, "%llu keys", (unsigned long long)out->n);
     size_t bytes = out->n * sizeof *words;
     if (status == HOTBED_OK && out->n > 0)
         status = hotbed_copy(words, device, bytes, stream);

@@ -41,10 +41,7 @@ static hotbed_status check_options(const hotbed_checkpoint_options *o) {
                 HOTBED_ERR_ARGUMENT, "mark", "checkpoint: an increment of %s needs a mark",
                 o->parent),
             o->parent);
-    if (o->touched > 1)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "touched", o->touched, 1.0,
-            "checkpoint: touched is %" PRIu64 ", not 0 or 1", o->touched);
+    HOTBED_TRY(hotbed_check_range("touched", o->touched, 0, 1));
     if (o->num_blobs > HOTBED_BLOBS_MAX || (o->num_blobs > 0 && o->blobs == NULL))
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "num_blobs", o->num_blobs, o->blobs == NULL ? 0 : HOTBED_BLOBS_MAX,
@@ -150,17 +147,9 @@ hotbed_status hotbed_checkpoint_put(
     return hotbed_error_path(status, path);
 }
 
-static hotbed_status check_world(uint32_t world) {
-    return world >= 1 && world <= HOTBED_WORLD_MAX
-               ? HOTBED_OK
-               : hotbed_fail_limit(
-                     HOTBED_ERR_ARGUMENT, "world", world, hotbed_bound(world, 1, HOTBED_WORLD_MAX),
-                     "checkpoint_commit: %" PRIu32 " ranks, not 1 to %d", world, HOTBED_WORLD_MAX);
-}
-
 hotbed_status hotbed_checkpoint_commit(const char *path, hotbed_checkpoint_id id, uint32_t world) {
     HOTBED_TRY(hotbed_check_pointer_of("checkpoint_commit", "path", path));
-    HOTBED_TRY(check_world(world));
+    HOTBED_TRY(hotbed_check_range("world", world, 1, HOTBED_WORLD_MAX));
     return hotbed_error_path(hotbed_save_commit(&config, path, id, world), path);
 }
 
@@ -215,11 +204,7 @@ hotbed_status hotbed_checkpoint_snapshot_put(
 
 static hotbed_status check_increments(const hotbed_checkpoint_load_options *o) {
     enum { INCREMENTS_MOST = 65535 };
-    if (o->num_increments > INCREMENTS_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "num_increments", o->num_increments, INCREMENTS_MOST,
-            "checkpoint_load: %" PRIu32 " increments, at most %d", o->num_increments,
-            INCREMENTS_MOST);
+    HOTBED_TRY(hotbed_check_range("num_increments", o->num_increments, 0, INCREMENTS_MOST));
     for (uint32_t i = 0; i < o->num_increments; i++)
         if (o->increments == NULL || o->increments[i] == NULL)
             return hotbed_fail_value(

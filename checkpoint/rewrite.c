@@ -1,6 +1,7 @@
 /* checkpoint/rewrite.c - write checkpoints for another number of ranks, and merge increments. */
 #include "checkpoint/rewrite.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/stream.h"
@@ -409,10 +410,7 @@ uint64_t hotbed_rewrite_manifest_bytes(
 
 static hotbed_status check_options(const hotbed_chain *chain, const hotbed_rewrite_options *o) {
     uint64_t most = HOTBED_MANIFEST_BYTES_MAX;
-    if (o->world < 1 || o->world > HOTBED_WORLD_MAX)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "world", o->world, hotbed_bound(o->world, 1, HOTBED_WORLD_MAX),
-            "%" PRIu32 " ranks, not 1 to %d", o->world, HOTBED_WORLD_MAX);
+    HOTBED_TRY(hotbed_check_range("world", o->world, 1, HOTBED_WORLD_MAX));
     if (o->route > HOTBED_ROUTE_ROUND_ROBIN + 1)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "this route cannot assign the rows of hash tables");
     uint64_t bytes = hotbed_rewrite_manifest_bytes(chain, o);

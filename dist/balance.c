@@ -62,14 +62,8 @@ static hotbed_status check_options(const hotbed_balance_options *o, uint32_t wor
             "balance: %u features of %u samples on %u ranks are not in [1, 2^30]", o->num_features,
             o->batch_size, world);
     HOTBED_TRY(hotbed_check_range("max_keys", o->max_keys, 1, ITEMS_MOST));
-    if (o->max_new_keys > ITEMS_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "max_new_keys", o->max_new_keys, ITEMS_MOST,
-            "balance: max_new_keys %llu is over 2^30", (unsigned long long)o->max_new_keys);
-    if (o->max_row_bytes > ROW_BYTES_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "max_row_bytes", o->max_row_bytes, 0x1p30,
-            "balance: max_row_bytes %llu is over 2^30", (unsigned long long)o->max_row_bytes);
+    HOTBED_TRY(hotbed_check_range("max_new_keys", o->max_new_keys, 0, ITEMS_MOST));
+    HOTBED_TRY(hotbed_check_range("max_row_bytes", o->max_row_bytes, 0, ROW_BYTES_MOST));
     return HOTBED_OK;
 }
 
@@ -336,12 +330,7 @@ hotbed_status hotbed_balance_rows(
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "balance, rows, new_rows or stream is NULL");
     hotbed_balance *b = balance;
     HOTBED_TRY(check_stream(b, stream));
-    if (row_bytes < 1 || row_bytes > b->options.max_row_bytes)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "row_bytes", row_bytes,
-            hotbed_bound((double)row_bytes, 1, (double)b->options.max_row_bytes),
-            "rows of %llu bytes are not in [1, %llu]", (unsigned long long)row_bytes,
-            (unsigned long long)b->options.max_row_bytes);
+    HOTBED_TRY(hotbed_check_range("row_bytes", row_bytes, 1, b->options.max_row_bytes));
     if (!b->finished)
         return hotbed_fail(HOTBED_ERR_STATE, "the balance was not finished");
     uint32_t n = b->options.batch_size;

@@ -16,10 +16,8 @@ static const char *stage_name(hotbed_stage stage) {
 
 hotbed_status hotbed_sharded_context_enter(
     hotbed_sharded_context *context, hotbed_stream *stream, const char *call) {
-    if (context == NULL || stream == NULL)
-        return hotbed_fail_parameter(
-            HOTBED_ERR_ARGUMENT, context == NULL ? "context" : "stream", "%s: %s is NULL", call,
-            context == NULL ? "context" : "stream");
+    HOTBED_TRY(hotbed_check_pointer_of(call, "context", context));
+    HOTBED_TRY(hotbed_check_pointer_of(call, "stream", stream));
     HOTBED_TRY(hotbed_comm_check_stream(context->comm, stream));
     const uint64_t recording = hotbed_stream_recording_number(stream);
     if (recording != 0 && recording == context->recording)

@@ -2,6 +2,8 @@
  * back, the optimizer. */
 #include "dist/sharded.h"
 
+#include "base/check.h"
+
 /* Of the tables whose rows travel while earlier ones are taken. */
 enum { PIECES = 4 };
 
@@ -287,15 +289,10 @@ hotbed_status hotbed_sharded_wait_output(
     return hotbed_step_end(context, m, HOTBED_STAGE_WAIT_OUTPUT, stream);
 }
 
-static hotbed_status fail_no_context(const char *call) {
-    return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: context is NULL", call);
-}
-
 hotbed_status hotbed_sharded_read(
     hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
     hotbed_stream *stream) {
-    if (context == NULL)
-        return fail_no_context("read");
+    HOTBED_TRY(hotbed_check_pointer_of("read", "context", context));
     return context->calls->read(context, number, output, stride, stream);
 }
 
@@ -348,8 +345,7 @@ hotbed_status hotbed_sharded_update(
 hotbed_status hotbed_sharded_backward(
     hotbed_sharded_context *context, uint32_t number, const void *gradient, uint64_t stride,
     hotbed_stream *stream) {
-    if (context == NULL)
-        return fail_no_context("backward");
+    HOTBED_TRY(hotbed_check_pointer_of("backward", "context", context));
     return context->calls->backward(context, number, gradient, stride, stream);
 }
 

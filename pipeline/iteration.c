@@ -23,10 +23,7 @@ void *hotbed_iteration_value(const hotbed_iteration *iteration, uint32_t value) 
 
 static hotbed_status check_value(const hotbed_iteration *iteration, uint32_t value) {
     HOTBED_TRY(hotbed_check_pointer("iteration", iteration));
-    if (value >= iteration->pipeline->program->num_values)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "value", value, iteration->pipeline->program->num_values,
-            "value %u: the plan has %u", value, iteration->pipeline->program->num_values);
+    HOTBED_TRY(hotbed_check_below("value", value, iteration->pipeline->program->num_values));
     return HOTBED_OK;
 }
 

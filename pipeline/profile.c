@@ -26,10 +26,7 @@ static hotbed_status read_options(
     HOTBED_TRY(HOTBED_OPTIONS_READ(to, hotbed_profile_options, now, from));
     if (to->num_batches == 0 || to->batches == NULL || to->stream == NULL)
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "profile: no batches, or stream is NULL");
-    if (to->rounds > ROUNDS_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "rounds", to->rounds, ROUNDS_MOST,
-            "profile: %u rounds, at most %d", to->rounds, ROUNDS_MOST);
+    HOTBED_TRY(hotbed_check_range("rounds", to->rounds, 0, ROUNDS_MOST));
     to->warmup = to->warmup == 0 ? 2 : to->warmup;
     to->rounds = to->rounds == 0 ? 5 : to->rounds;
     to->iterations = to->iterations == 0 ? 4 : to->iterations;

@@ -1,6 +1,7 @@
 /* serve/lookup.c - rows are searched in windows of keys, and summed in the order of the bag. */
 #include "serve/lookup.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "serve/encode.h"
 
@@ -22,28 +23,14 @@ static hotbed_status check_offsets(const hotbed_lookup *l) {
 }
 
 hotbed_status hotbed_lookup_check(const hotbed_lookup_source *v, const hotbed_lookup *l) {
-    if (l->table >= v->num_tables)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "table", l->table, v->num_tables - 1,
-            "reader_lookup: table %" PRIu32 "; the cut has %" PRIu32, l->table, v->num_tables);
+    HOTBED_TRY(hotbed_check_below("table", l->table, v->num_tables));
+    HOTBED_TRY(hotbed_check_choice("pooling", l->pooling, HOTBED_POOL_NONE, HOTBED_POOL_MEAN));
     uint32_t dim = v->tables[l->table].dim;
-    if ((uint32_t)l->pooling > HOTBED_POOL_MEAN)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "pooling", l->pooling, "reader_lookup: pooling %d does not exist",
-            (int)l->pooling);
     bool pooled = l->pooling != HOTBED_POOL_NONE;
-    uint64_t outputs = pooled ? l->batch_size : l->num_keys;
-    if ((l->num_keys > 0 && l->keys == NULL) || (outputs > 0 && l->output == NULL) ||
-        (pooled && l->offsets == NULL))
-        return hotbed_fail_parameter(
-            HOTBED_ERR_ARGUMENT,
-            l->num_keys > 0 && l->keys == NULL ? "keys"
-            : outputs > 0 && l->output == NULL ? "output"
-                                               : "offsets",
-            "reader_lookup: %s is NULL",
-            l->num_keys > 0 && l->keys == NULL ? "keys"
-            : outputs > 0 && l->output == NULL ? "output"
-                                               : "offsets");
+    HOTBED_TRY(hotbed_check_array("keys", l->keys, l->num_keys));
+    HOTBED_TRY(hotbed_check_array("output", l->output, pooled ? l->batch_size : l->num_keys));
+    if (pooled)
+        HOTBED_TRY(hotbed_check_pointer("offsets", l->offsets));
     if (l->stride != 0 && l->stride < dim)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "stride", l->stride, dim,

@@ -2,6 +2,7 @@
 #define _DEFAULT_SOURCE /* getentropy() */
 #include "serve/publisher.h"
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/options.h"
@@ -302,10 +303,8 @@ static hotbed_status take_copy(hotbed_publisher *p, hotbed_stream *stream) {
 }
 
 hotbed_status hotbed_publisher_publish(hotbed_publisher *p, uint64_t step, hotbed_stream *stream) {
-    if (p == NULL || stream == NULL)
-        return hotbed_fail_parameter(
-            HOTBED_ERR_ARGUMENT, p == NULL ? "publisher" : "stream",
-            "publisher_publish: %s is NULL", p == NULL ? "publisher" : "stream");
+    HOTBED_TRY(hotbed_check_pointer("publisher", p));
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
     HOTBED_TRY(settle(p));
     double begin = hotbed_monotonic_seconds();
     p->head.step = step;
@@ -322,8 +321,7 @@ hotbed_status hotbed_publisher_publish(hotbed_publisher *p, uint64_t step, hotbe
 }
 
 hotbed_status hotbed_publisher_wait(hotbed_publisher *p) {
-    if (p == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "publisher_wait: publisher is NULL");
+    HOTBED_TRY(hotbed_check_pointer("publisher", p));
     return settle(p);
 }
 
@@ -339,8 +337,7 @@ bool hotbed_publisher_busy(const hotbed_publisher *publisher) {
 
 hotbed_status hotbed_publisher_stats(const hotbed_publisher *publisher, hotbed_publish_stats *out) {
     hotbed_publisher *p = (hotbed_publisher *)publisher; /* its lock changes */
-    if (p == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "publisher_stats: publisher is NULL");
+    HOTBED_TRY(hotbed_check_pointer("publisher", p));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_publish_stats"));
     pthread_mutex_lock(&p->lock);
     hotbed_publish_stats stats = p->stats;
@@ -551,21 +548,12 @@ hotbed_status hotbed_publisher_create_with(
     const hotbed_io_calls *calls, const char *directory, hotbed_storage *const *storages,
     uint32_t num_storages, const hotbed_publish_options *options, hotbed_stream *stream,
     hotbed_publisher **out) {
-    if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "publisher_create: out is NULL");
-    *out = NULL;
-    if (directory == NULL || directory[0] == '\0' || options == NULL || stream == NULL)
-        return hotbed_fail_parameter(
-            HOTBED_ERR_ARGUMENT,
-            directory == NULL ? "directory"
-            : options == NULL ? "options"
-            : stream == NULL  ? "stream"
-                              : "directory",
-            "publisher_create: %s",
-            directory == NULL ? "directory is NULL"
-            : options == NULL ? "options is NULL"
-            : stream == NULL  ? "stream is NULL"
-                              : "directory is empty");
+    HOTBED_TRY_OUT(out);
+    HOTBED_TRY(hotbed_check_pointer("directory", directory));
+    HOTBED_TRY(hotbed_check_pointer("options", options));
+    HOTBED_TRY(hotbed_check_pointer("stream", stream));
+    if (directory[0] == '\0')
+        return hotbed_fail_parameter(HOTBED_ERR_ARGUMENT, "directory", "directory is empty");
     hotbed_publisher *p = hotbed_new(sizeof *p);
     if (p == NULL)
         return no_memory();

@@ -454,11 +454,8 @@ static hotbed_status open_reader(
 
 hotbed_status hotbed_reader_open(
     const char *directory, const hotbed_reader_options *options, hotbed_reader **out) {
-    if (out == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_open: out is NULL");
-    *out = NULL;
-    if (directory == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "reader_open: directory is NULL");
+    HOTBED_TRY_OUT(out);
+    HOTBED_TRY(hotbed_check_pointer("directory", directory));
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     (void)pthread_once(&once, watch_forks);
     hotbed_reader *r = hotbed_new(sizeof *r);
@@ -556,10 +553,7 @@ hotbed_status hotbed_reader_find(const hotbed_reader *r, const char *name, uint3
 hotbed_status hotbed_reader_table_info(hotbed_reader *r, uint32_t table, hotbed_reader_table *out) {
     HOTBED_TRY(check_reader(r, "reader_table_info"));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_reader_table"));
-    if (table >= r->num_tables)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "table", table, r->num_tables - 1,
-            "reader_table_info: table %" PRIu32 "; the cut has %" PRIu32, table, r->num_tables);
+    HOTBED_TRY(hotbed_check_below("table", table, r->num_tables));
     hotbed_version *v = take(r);
     hotbed_reader_table info = {
         .dim = r->tables[table].dim,

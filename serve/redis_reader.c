@@ -413,8 +413,7 @@ hotbed_status hotbed_redis_reader_lookup(
 hotbed_status hotbed_redis_reader_open(
     const hotbed_redis_options *options, hotbed_redis_reader **out) {
     hotbed_redis *redis = NULL;
-    HOTBED_TRY(hotbed_check_pointer_of("redis_reader_open", "out", out));
-    *out = NULL;
+    HOTBED_TRY_OUT(out);
     HOTBED_TRY(hotbed_redis_create("redis_reader_open", options, &redis));
     hotbed_redis_reader *r = hotbed_new(sizeof *r);
     if (r == NULL) {
@@ -495,10 +494,7 @@ hotbed_status hotbed_redis_reader_table_info(
         memcpy(info.name, from->name, sizeof info.name);
     }
     pthread_mutex_unlock(&r->lock);
-    if (table >= n)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "table", table, n - 1,
-            "redis_reader_table_info: table %" PRIu32 "; the cut has %" PRIu32, table, n);
+    HOTBED_TRY(hotbed_check_below("table", table, n));
     hotbed_output_write(out, &info, sizeof info);
     return HOTBED_OK;
 }

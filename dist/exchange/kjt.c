@@ -55,11 +55,7 @@ static feature_text describe(const hotbed_kjt *kjt, uint32_t feature) {
 
 hotbed_status hotbed_kjt_read(const hotbed_kjt *kjt, hotbed_kjt *out) {
     HOTBED_TRY(HOTBED_OPTIONS_READ(out, hotbed_kjt, weights, kjt));
-    if (out->num_features < 1 || out->num_features > FEATURES_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "num_features", out->num_features,
-            hotbed_bound(out->num_features, 1, FEATURES_MOST),
-            "kjt: %u features are not in [1, %d]", out->num_features, FEATURES_MOST);
+    HOTBED_TRY(hotbed_check_range("num_features", out->num_features, 1, FEATURES_MOST));
     for (uint32_t f = 0; f < out->num_features; f++) {
         if (out->features != NULL && out->features[f] == NULL)
             return hotbed_fail_feature(

@@ -338,7 +338,7 @@ static void refusals_body(world_rank *me) {
     refuse(me, &o, "max_keys 0");
     o = good;
     o.max_row_bytes = ((uint64_t)1 << 63) + 1; /* times the 6 samples of two ranks: 6 bytes */
-    refuse(me, &o, "max_row_bytes 9223372036854775809 is over 2^30");
+    refuse(me, &o, "max_row_bytes 9223372036854775809 is not in [0, 2^30]");
     CHECK_OK(hotbed_balance_create(&good, me->comm, me->stream, &balance));
     world_bytes keys = world_alloc(me, 64), rows = world_alloc(me, 64);
     CHECK_STATUS(hotbed_balance_finish(balance, &got, me->stream), HOTBED_ERR_STATE);

@@ -149,6 +149,12 @@ def new(name: str, **fields: Any) -> Any:
     return struct
 
 
+def numbers(struct: Any) -> Dict[str, Any]:
+    """Return the fields of a sized struct by name, without its size."""
+    names = [name for name, _ in ffi.typeof(struct).item.fields if name not in ("size", "reserved")]
+    return {name: getattr(struct, name) for name in names}
+
+
 def version() -> str:
     """Return the library's version."""
     return text(lib.hotbed_version())

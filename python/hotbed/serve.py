@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Un
 import torch
 from torch import Tensor
 
-from hotbed._c import check, ffi, lib, new, text
+from hotbed._c import check, ffi, lib, new, numbers, text
 from hotbed.checkpoint import _Model
 from hotbed.comm import Comm
 from hotbed.errors import ArgumentError, KeyRangeError, StateError, wrong
@@ -35,11 +35,6 @@ def _encoding(name: str) -> int:
     if name not in _ENCODINGS:
         raise wrong("encoding", name, f"is not one of {', '.join(_ENCODINGS)}")
     return _ENCODINGS.index(name)
-
-
-def _numbers(struct: Any) -> Dict[str, Any]:
-    names = [name for name, _ in ffi.typeof(struct).item.fields if name not in ("size", "reserved")]
-    return {name: getattr(struct, name) for name in names}
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------
@@ -171,7 +166,7 @@ class Publisher:
         """Return the fields of ``hotbed_publish_stats``."""
         out = new("publish_stats")
         check(lib.hotbed_publisher_stats(self._pointer, out))
-        return _numbers(out)
+        return numbers(out)
 
     def close(self) -> None:
         """Wait for the last cut, and let another publisher use the directory."""
@@ -441,7 +436,7 @@ class Reader(_Rows):
         """Return the fields of ``hotbed_reader_stats``: version, step, age, lag, ..."""
         out = new("reader_stats")
         check(lib.hotbed_reader_get_stats(self._c, out))
-        return _numbers(out)
+        return numbers(out)
 
 
 class RedisReader(_Rows):
@@ -486,7 +481,7 @@ class RedisReader(_Rows):
         """Return the fields of ``hotbed_redis_stats``: version, step, age, healthy, ..."""
         out = new("redis_stats")
         check(lib.hotbed_redis_reader_stats(self._c, out))
-        return _numbers(out)
+        return numbers(out)
 
 
 _lock = threading.Lock()
@@ -572,16 +567,8 @@ def serve(
 
 
 @serve.register_fake
-def _(
-    keys: Tensor,
-    offsets: Tensor,
-    weights: Optional[Tensor],
-    tables: str,
-    pooling: str,
-    dims: List[int],
-    order: List[int],
-    samples: int,
-) -> Tensor:
+def _(keys: Tensor, *others: Any) -> Tensor:
+    _, _, _, pooling, dims, _, samples = others
     shape = (keys.shape[0], dims[0]) if pooling == "NONE" else (samples, sum(dims))
     return keys.new_empty(shape, dtype=torch.float32)
 

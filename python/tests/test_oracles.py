@@ -297,7 +297,7 @@ def test_one_table_serves_bags_and_sequences(kind, mode, hashed):
     [
         ([1, 1], {}, "3 rows, but lengths whose sum is 2"),
         ([5, -2], {}, "3 rows, but lengths whose sum is 3"),
-        ([1, 2], {"weights": torch.ones(2)}, r"weights: shape \(2,\), but there are 3 rows"),
+        ([1, 2], {"weights": torch.ones(2)}, r"weights: shape \(2,\) is not \(3,\)"),
         ([1, 2], {"pooling": ht.PoolingType.NONE}, "is not PoolingType.SUM or"),
     ],
 )

@@ -62,18 +62,8 @@ def lookup(
 
 
 @lookup.register_fake
-def _(
-    anchor: Tensor,
-    keys: Tensor,
-    offsets: Tensor,
-    weights: Optional[Tensor],
-    handle: int,
-    samples: int,
-    columns: int,
-    pooled: bool,
-    training: bool,
-    dtype: torch.dtype,
-) -> Tuple[Tensor, Tensor]:
+def _(anchor: Tensor, keys: Tensor, *others: Any) -> Tuple[Tensor, Tensor]:
+    _, _, _, samples, columns, pooled, _, dtype = others
     if keys.dim() != 1:
         raise ArgumentError(f"keys: shape {tuple(keys.shape)} is not a vector", "keys", tuple(keys.shape))
     rows = samples if pooled else keys.shape[0]

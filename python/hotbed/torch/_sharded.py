@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
-from hotbed._c import check, ffi, lib, new
+from hotbed._c import check, ffi, lib, new, numbers
 from hotbed.comm import Comm, tag_of
 from hotbed.errors import ArgumentError, CommError, HotbedError, KeyRangeError, StateError, UnsupportedError
 from hotbed.torch._storage import (
@@ -28,6 +28,7 @@ from hotbed.torch._storage import (
     Batch,
     Storage,
     _Slot,
+    destroy,
     identity,
     indices,
     stack_level,
@@ -97,19 +98,6 @@ def _packed(error: BaseException) -> bytes:
     fields = {name: value for name, value in vars(error).items() if isinstance(value, (str, int, float))}
     short = {name: value for name, value in fields.items() if len(str(value)) <= _FIELD_LENGTH}
     return json.dumps([f"{type(error).__name__}: {error}"[:_TEXT_LENGTH], short]).encode()
-
-
-def _destroy(
-    comm: Comm, sharded: Any, streams: Dict[int, Any], slots: List[_Slot]
-) -> None:  # the comm is an argument so that it outlives the collection
-    for slot in slots:
-        if slot.ticket is not None:
-            lib.hotbed_sharded_context_destroy(slot.ticket)
-    for stream in streams.values():
-        lib.hotbed_stream_sync(stream)
-    lib.hotbed_sharded_destroy(sharded)
-    for stream in streams.values():
-        lib.hotbed_stream_destroy(stream)
 
 
 class ShardedStorage(Storage):
@@ -233,7 +221,9 @@ class ShardedStorage(Storage):
         self._sharded = out[0]
         self._pointers = [lib.hotbed_sharded_lookup(out[0], i) for i in range(lib.hotbed_sharded_num_lookups(out[0]))]
         self._c = self._pointers[0]
-        weakref.finalize(self, _destroy, self.comm, self._sharded, self.streams.known, [*self.slots, self._eval])
+        slots, comm = [*self.slots, self._eval], self.comm  # which outlives the collection
+        frees = (lib.hotbed_sharded_context_destroy, slots, lib.hotbed_sharded_destroy, out[0])
+        weakref.finalize(self, destroy, *frees, self.streams.known, [lambda: comm])
         self._routes = ffi.new("hotbed_route[]", len(self.tables))
         self._places: List[Tuple[int, int]] = []  # of each table: its lookup, and its number there
         #: What ranks send each other for each table; AUTO: rows of keys, or nothing, on one rank.
@@ -690,7 +680,7 @@ class ShardedStorage(Storage):
         """Return the counts of ``hotbed_exchange_stats`` by name; waits for the stream."""
         stats = new("exchange_stats")
         self._call(lib.hotbed_sharded_stats, self._sharded, stats)
-        return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats[0]).fields if name != "size"}
+        return numbers(stats)
 
     def _add_buffers(self, found: Dict[str, int]) -> None:
         held = [slot.ticket for slot in (*self.slots, self._eval) if slot.ticket is not None]

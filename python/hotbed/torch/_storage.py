@@ -16,10 +16,10 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import torch
 
 import hotbed
-from hotbed._c import check, failure, ffi, fields, lib, new, text
+from hotbed._c import check, failure, ffi, fields, lib, new, numbers, text
 from hotbed.errors import ArgumentError, FullError, HotbedError, KeyRangeError, StateError, wrong
 from hotbed.torch.config import ROW_TYPES, Evict, Optimizer, PoolingType, Score, Table
-from hotbed.torch.sparse import described
+from hotbed.torch.sparse import check_shape, described
 
 
 def _row_types() -> Dict[torch.dtype, int]:
@@ -298,13 +298,16 @@ def versions(tensors: Sequence[Optional[torch.Tensor]]) -> Optional[Tuple[int, .
         return None
 
 
-def _destroy(storage: Any, streams: Dict[int, Any], slots: List[_Slot], after: Sequence[Callable[[], None]]) -> None:
+def destroy(
+    free_ticket: Any, slots: List[_Slot], free: Any, pointer: Any, streams: Dict[int, Any], after: Sequence[Any]
+) -> None:
+    """Free the tickets of slots, then what ``pointer`` points to, then the streams; last, call each of ``after``."""
     for slot in slots:
         if slot.ticket is not None:
-            lib.hotbed_ticket_destroy(slot.ticket)
+            free_ticket(slot.ticket)
     for stream in streams.values():
         lib.hotbed_stream_sync(stream)
-    lib.hotbed_storage_destroy(storage)
+    free(pointer)
     for stream in streams.values():
         lib.hotbed_stream_destroy(stream)
     for call in after:
@@ -442,7 +445,8 @@ class Storage:
             raise
         self._c = out[0]
         self._pointers = [self._c]
-        weakref.finalize(self, _destroy, self._c, self.streams.known, self.slots, self.after)
+        frees = (lib.hotbed_ticket_destroy, self.slots, lib.hotbed_storage_destroy, self._c)
+        weakref.finalize(self, destroy, *frees, self.streams.known, self.after)
 
     def _complete(self, options: Any) -> None:
         """Set further fields of the ``hotbed_storage_options *``; for subclasses."""
@@ -893,13 +897,7 @@ class Storage:
                     parameter="gradient",
                     value=gradient.dtype,
                 )
-            if gradient.shape != slot.shape:
-                raise ArgumentError(
-                    f"gradient: shape {tuple(gradient.shape)} is not {tuple(slot.shape)}",
-                    parameter="gradient",
-                    value=tuple(gradient.shape),
-                    limit=tuple(slot.shape),
-                )
+            check_shape("gradient", gradient, slot.shape)
             self._check_unchanged(slot, "backward")
             if self.scaler is not None:
                 gradient = gradient / self.scaler.scale(torch.ones((), device=self.device))
@@ -966,7 +964,7 @@ class Storage:
         """Return the counts of ``hotbed_table_stats`` by name; waits for the stream."""
         stats = new("table_stats")
         self._call(lib.hotbed_storage_stats, *self._at(table), stats)
-        return {name: int(getattr(stats, name)) for name, _ in ffi.typeof(stats[0]).fields if name != "size"}
+        return numbers(stats)
 
     def memory(self) -> Dict[str, int]:
         """Return the bytes that are allocated now, by kind; the module's ``memory()`` documents the kinds."""
@@ -1283,8 +1281,7 @@ class Storage:
         """
         state = new("storage_state")
         self._call(lib.hotbed_storage_get_state, self._c, state)
-        names = [name for name, _ in ffi.typeof(state[0]).fields if name != "size" and not name.endswith("_power")]
-        return {name: getattr(state, name) for name in names}
+        return {name: value for name, value in numbers(state).items() if not name.endswith("_power")}
 
     def set_clock(self, values: Mapping[str, Any]) -> None:
         """Restore the state that :meth:`clock` returned."""

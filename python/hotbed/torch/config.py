@@ -542,12 +542,12 @@ class Table:
     features: List[str]
     pooling: PoolingType
     is_hash: bool
-    lower: float
-    upper: float
-    init_fn: Optional[Callable[[torch.Tensor], Optional[torch.Tensor]]]
-    evict: Evict
-    score: Score
-    most_rows: int
+    lower: float = 0.0
+    upper: float = 0.0
+    init_fn: Optional[Callable[[torch.Tensor], Optional[torch.Tensor]]] = None
+    evict: Evict = Evict.NEVER
+    score: Score = Score.STEP
+    most_rows: int = 0
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # further fields of hotbed_table_options
 
 

@@ -33,6 +33,17 @@ def described(value: Any) -> str:
     return f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r:.40}"
 
 
+def check_shape(name: str, given: torch.Tensor, shape: Sequence[int]) -> None:
+    """Check the shape of an argument.
+
+    Raises:
+        ArgumentError: it has another one.
+    """
+    found, wanted = tuple(given.shape), tuple(shape)
+    if found != wanted:
+        raise ArgumentError(f"{name}: shape {found} is not {wanted}", name, found, wanted)
+
+
 class JaggedTensor:
     """Rows of different lengths, one after the other.
 
@@ -129,13 +140,7 @@ def pooled(rows: Any, pooling: PoolingType = PoolingType.SUM, weights: Optional[
         raise wrong("pooling", pooling, "is not PoolingType.SUM or PoolingType.MEAN")
     values, lengths = rows.values(), rows.lengths()
     if weights is not None:
-        if weights.shape != values.shape[:1]:
-            raise ArgumentError(
-                f"weights: {described(weights)}, but there are {values.shape[0]} rows",
-                parameter="weights",
-                value=weights,
-                limit=values.shape[0],
-            )
+        check_shape("weights", weights, values.shape[:1])
         values = values * weights.to(values.dtype)[:, None]
     is_checked = lengths.device.type == "cpu" and not torch.compiler.is_compiling()
     if is_checked and (bool((lengths < 0).any()) or int(lengths.sum()) != values.shape[0]):

@@ -23,7 +23,7 @@ from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
 from hotbed.compat.dynamicemb.types import DynamicEmbInitializerArgs, DynamicEmbInitializerMode
 from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError, wrong
 from hotbed.torch._storage import Batch, Storage
-from hotbed.torch.config import Evict, PoolingType, Score, Table
+from hotbed.torch.config import Evict, PoolingType, Table
 
 POOLING = {
     DynamicEmbPoolingMode.SUM: PoolingType.SUM,
@@ -146,13 +146,9 @@ def describe(
         [f"{name}.{i}" for i in range(features)],
         PoolingType.NONE,
         True,
-        0.0,
-        0.0,
-        None,
-        Evict.LOWEST if evicts else Evict.NEVER,
-        Score.STEP,
-        0 if options.external_storage is not None and upper_capacity > 0 else grows,
-        extra,
+        evict=Evict.LOWEST if evicts else Evict.NEVER,
+        most_rows=0 if options.external_storage is not None and upper_capacity > 0 else grows,
+        extra=extra,
     )
 
 

@@ -43,6 +43,7 @@ from hotbed.compat.dynamicemb.utils import DTYPE_NUM_BYTES, ranks_of_keys
 from hotbed.errors import ArgumentError, StateError, UnsupportedError, wrong
 from hotbed.torch._ops import rows_of
 from hotbed.torch._storage import Batch, stack_level
+from hotbed.torch.sparse import check_shape
 
 _ITEMS = ("keys", "values", "scores", "opt_values")
 _EVICT = {
@@ -500,13 +501,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
     def _prefetch(self, batch: Batch, counters: Optional[torch.Tensor], given: Optional[torch.Tensor] = None) -> None:
         counts, keys = None, batch.keys
         if counters is not None:
-            if counters.shape != keys.shape:
-                raise ArgumentError(
-                    f"per_sample_weights: shape {tuple(counters.shape)} is not {tuple(keys.shape)}",
-                    parameter="per_sample_weights",
-                    value=tuple(counters.shape),
-                    limit=tuple(keys.shape),
-                )
+            check_shape("per_sample_weights", counters, keys.shape)
             counts = counters.detach().to(device=keys.device, dtype=torch.int32).contiguous()
         before = self._cache.counts() if self._cache is not None and self._cache.cache_metrics is not None else None
         self._hotbed.prefetch(batch, counts, given)

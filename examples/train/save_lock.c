@@ -156,8 +156,8 @@ bool hotbed_save_lock_check(const hotbed_save_lock *lock, char *message, size_t 
         return true;
     snprintf(
         message, bytes,
-        "%s is not this run's lock any more: the directory was renamed or replaced, or the lock "
-        "was removed, during the run",
+        "%s is not this run's lock any more: the directory was replaced, or the lock was removed, "
+        "during the run",
         lock->path);
     return false;
 }

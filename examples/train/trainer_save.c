@@ -241,6 +241,11 @@ static bool place_loaded(
     return warn_of_load(t, path, saved) && copy_dense(t, true);
 }
 
+static bool is_directory(const char *path) {
+    struct stat file;
+    return stat(path, &file) == 0 && S_ISDIR(file.st_mode);
+}
+
 static bool has_file(const char *path, const char *name) {
     char file[2 * PATH_BYTES];
     snprintf(file, sizeof file, "%s/%s", path, name);
@@ -320,11 +325,6 @@ typedef struct choice {
     uint64_t step;         /* in its name */
     hotbed_train_place place;
 } choice;
-
-static bool is_directory(const char *path) {
-    struct stat file;
-    return stat(path, &file) == 0 && S_ISDIR(file.st_mode);
-}
 
 /* Go on to older checkpoints than a damaged one. --resume renames it; hotbed-ckpt knows these
  * names. */
@@ -484,6 +484,22 @@ bool hotbed_run_load(hotbed_run *t) {
     }
 }
 
+/* Check that this run still saves to the directory: no other run may save there. */
+static bool check_lock(hotbed_run *t) {
+    char why[sizeof t->error];
+    const char *directory = t->options.save;
+    if (!is_directory(directory))
+        (void)snprintf(
+            why, sizeof why,
+            "the directory %s is gone: if it was moved, its checkpoints are where it is now, and "
+            "the run can resume there",
+            directory);
+    else if (t->rank > 0 || hotbed_save_lock_check(&t->save_lock, why, sizeof why))
+        return true;
+    return hotbed_run_fail(
+        t, "--save: step %llu was not saved: %s", (unsigned long long)t->place.steps, why);
+}
+
 static bool save(hotbed_run *t, const char *path) {
     hotbed_route routes[HOTBED_CRITEO_FIELDS];
     hotbed_checkpoint_options options = {.size = sizeof options, .step = t->place.steps};
@@ -491,19 +507,10 @@ static bool save(hotbed_run *t, const char *path) {
     options.blobs = &place;
     options.num_blobs = 1;
     options.comm = t->comm;
-    return share_of(t, routes, &options.share) &&
-           hotbed_run_ok(
-               t, hotbed_checkpoint_save(path, &t->storage, 1, &options, t->stream), "--save");
-}
-
-/* Check on rank 0, for all ranks, that no other run may save to the directory. */
-static bool check_lock(hotbed_run *t) {
-    char why[sizeof t->error];
-    bool ok =
-        t->rank > 0 || hotbed_save_lock_check(&t->save_lock, why, sizeof why) ||
-        hotbed_run_fail(
-            t, "--save: step %llu was not saved: %s", (unsigned long long)t->place.steps, why);
-    return hotbed_run_agree(t, ok);
+    if (!share_of(t, routes, &options.share))
+        return false;
+    hotbed_status status = hotbed_checkpoint_save(path, &t->storage, 1, &options, t->stream);
+    return (status == HOTBED_OK || check_lock(t)) && hotbed_run_ok(t, status, "--save");
 }
 
 bool hotbed_run_save(hotbed_run *t) {
@@ -512,7 +519,7 @@ bool hotbed_run_save(hotbed_run *t) {
         return false;
     if (t->saved && t->saved_step == t->place.steps)
         return true; /* --save-every fell on the last step, or no step was trained since a load */
-    if (!step_path(t, t->options.save, t->place.steps, path) || !check_lock(t))
+    if (!step_path(t, t->options.save, t->place.steps, path) || !hotbed_run_agree(t, check_lock(t)))
         return false;
     t->saved = copy_dense(t, false) && save(t, path);
     t->saved_step = t->place.steps;

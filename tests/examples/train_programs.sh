@@ -601,7 +601,7 @@ ln -sf ../precious shared/.hotbed-train.lock
 refuses "--save shared/.hotbed-train.lock: is a symbolic link, not a lock: remove it" --data train.tsv --save shared
 [ "$(cat precious)" = precious ] || die "a link in place of the lock destroys its target"
 rm shared/.hotbed-train.lock
-# lost COMMAND: a run whose lock is lost by COMMAND saves nothing, and leaves the lock of another run
+# lost COMMAND TEXT: a run whose lock is lost by COMMAND saves nothing, prints TEXT, and leaves the lock of another run
 lost() {
     rm -rf renamed
     begin env
@@ -609,16 +609,30 @@ lost() {
     tail -n +6001 train.tsv >&3
     exec 3>&-
     wait $first && die "a run saves after: $1"
-    grep -qF "step 24 was not saved: shared/.hotbed-train.lock is not this run's lock any more" first ||
-        die "after $1: $(cat first)"
+    grep -qF -- "--save: step 24 was not saved: $2" first || die "after $1: $(cat first)"
     [ "$(ls -A shared renamed 2>/dev/null | grep -c step)" = 0 ] || die "after $1: $(ls -A shared renamed)"
 }
 other="echo 'process 1 on elsewhere' >shared/.hotbed-train.lock"
-lost "rm shared/.hotbed-train.lock"
-lost "mv shared renamed"
+taken="shared/.hotbed-train.lock is not this run's lock any more"
+gone="the directory shared is gone: if it was moved, its checkpoints are where it is now, and the run can resume there"
+lost "rm shared/.hotbed-train.lock" "$taken"
+lost "mv shared renamed" "$gone"
 [ ! -e shared ] || die "a run makes a directory that was renamed"
+if strace -qq -o /dev/null true 2>/dev/null; then # the directory is moved during a save, which strace stops
+    rm -rf renamed
+    begin env ASAN_OPTIONS="${ASAN_OPTIONS-}:detect_leaks=0" \
+        strace -f -qq -o /dev/null -e trace=fsync -e inject=fsync:signal=SIGSTOP
+    process=$(sed -n 's/process \([0-9]*\) .*/\1/p' shared/.hotbed-train.lock)
+    tail -n +6001 train.tsv >&3
+    exec 3>&-
+    until compgen -G 'shared/.tmp-*' >/dev/null; do kill -0 $first || die "the first run: $(cat first)"; done
+    mv shared renamed
+    while kill -CONT "$process" 2>/dev/null; do sleep 0.1; done
+    wait $first && die "a run saves to a directory that is moved meanwhile"
+    grep -qF "$gone" first || die "moved during a save: $(cat first)"
+fi
 for how in "mv shared renamed && mkdir shared" "rm shared/.hotbed-train.lock"; do
-    lost "$how && $other"
+    lost "$how && $other" "$taken"
     [ "$(cat shared/.hotbed-train.lock)" = 'process 1 on elsewhere' ] || die "after $how: the other run's lock is gone"
     rm -r shared
 done

@@ -1,4 +1,5 @@
 /* base/sort.c - sort and scan: checks, and dispatch to the backends. */
+#include "base/check.h"
 #include "base/error.h"
 #include "base/sort_backend.h"
 #include "base/stream.h"
@@ -9,14 +10,9 @@ static const hotbed_sort_ops *ops_of(hotbed_backend backend) {
     return HOTBED_OF_BACKEND(backend, hotbed_sort);
 }
 
-static hotbed_status check(const char *function, uint64_t n, const void *scratch) {
-    if (n > INT32_MAX)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "n", n, 0x1p31, "%s: n = %llu is not below 2^31", function,
-            (unsigned long long)n);
-    if (n > 0 && scratch == NULL)
-        return hotbed_fail(HOTBED_ERR_ARGUMENT, "%s: scratch is NULL", function);
-    return HOTBED_OK;
+static hotbed_status check(uint64_t n, const void *scratch) {
+    HOTBED_TRY(hotbed_check_below("n", n, (uint64_t)1 << 31));
+    return hotbed_check_array("scratch", scratch, n);
 }
 
 size_t hotbed_sort_pairs_scratch(hotbed_backend backend, uint64_t n) {
@@ -27,11 +23,8 @@ hotbed_status hotbed_sort_pairs(
     uint64_t n, const uint32_t *keys, const uint32_t *values, uint32_t *sorted_keys,
     uint32_t *sorted_values, uint32_t bits, void *scratch, size_t scratch_bytes,
     hotbed_stream *stream) {
-    if (bits > 32)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "bits", bits, 32,
-            "hotbed_sort_pairs: %u bits of a key, at most 32", bits);
-    HOTBED_TRY(check("hotbed_sort_pairs", n, scratch));
+    HOTBED_TRY(hotbed_check_range("bits", bits, 0, 32));
+    HOTBED_TRY(check(n, scratch));
     if (n == 0)
         return HOTBED_OK;
     if (bits == 0) { /* all keys are equal: the order does not change */
@@ -49,7 +42,7 @@ size_t hotbed_scan_scratch(hotbed_backend backend, uint64_t n) {
 hotbed_status hotbed_scan(
     uint64_t n, const uint32_t *in, uint32_t *out, void *scratch, size_t scratch_bytes,
     hotbed_stream *stream) {
-    HOTBED_TRY(check("hotbed_scan", n, scratch));
+    HOTBED_TRY(check(n, scratch));
     if (n == 0)
         return HOTBED_OK;
     return ops_of(hotbed_stream_backend(stream))->scan(n, in, out, scratch, scratch_bytes, stream);

@@ -25,8 +25,7 @@ static hotbed_status find_backend(hotbed_backend backend, const hotbed_backend_o
             HOTBED_ERR_UNSUPPORTED, "backend cuda is not in this build (HOTBED_CUDA is OFF)");
 #endif
     }
-    return hotbed_fail_value(
-        HOTBED_ERR_ARGUMENT, "backend", backend, "backend %d is unknown", (int)backend);
+    return hotbed_fail_unknown("backend", backend);
 }
 
 hotbed_status hotbed_backend_probe(hotbed_backend backend) {

@@ -29,21 +29,7 @@ static hotbed_status check_sizes(
 
 static hotbed_status check_options(
     const hotbed_sharded_options *o, const hotbed_storage_options *s) {
-    if (s->num_tables < 1 || s->num_tables > HOTBED_TABLES_MOST || s->tables == NULL)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "num_tables", s->num_tables,
-            hotbed_bound((double)s->num_tables, 1, (double)HOTBED_TABLES_MOST),
-            "num_tables %u is not in [1, %d], or tables is NULL", s->num_tables,
-            HOTBED_TABLES_MOST);
-    if (s->num_features > 0 && s->feature_tables == NULL)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "num_features", s->num_features,
-            "num_features is %u, but feature_tables is NULL", s->num_features);
-    for (uint32_t f = 0; f < s->num_features; f++)
-        if (s->feature_tables[f] >= s->num_tables)
-            return hotbed_fail_feature(
-                HOTBED_ERR_ARGUMENT, f, "feature %u: table %u is not below %u", f,
-                s->feature_tables[f], s->num_tables);
+    HOTBED_TRY(hotbed_features_check(s));
     HOTBED_TRY(hotbed_check_choice("plan", o->plan, HOTBED_PLAN_FIXED, HOTBED_PLAN_AUTO));
     HOTBED_TRY(hotbed_check_choice(
         "overflow", o->overflow, HOTBED_OVERFLOW_REPLAY, HOTBED_OVERFLOW_REPORT));

@@ -5,14 +5,6 @@
 #include "base/options.h"
 #include "base/text.h"
 
-static hotbed_status check_table(const hotbed_sharded *sharded, uint32_t table) {
-    if (table < sharded->num_tables)
-        return HOTBED_OK;
-    return hotbed_fail_limit(
-        HOTBED_ERR_ARGUMENT, "table", table, sharded->num_tables, "table %u is not below %u", table,
-        sharded->num_tables);
-}
-
 hotbed_status hotbed_sharded_set_training(hotbed_sharded *sharded, bool training) {
     HOTBED_TRY(hotbed_check_pointer("sharded", sharded));
     sharded->training = training;
@@ -35,7 +27,7 @@ hotbed_status hotbed_sharded_set_learning_rate(
 hotbed_status hotbed_sharded_set_table_learning_rate(
     hotbed_sharded *sharded, uint32_t table, float learning_rate, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_check_pointer("sharded", sharded));
-    HOTBED_TRY(check_table(sharded, table));
+    HOTBED_TRY(hotbed_check_below("table", table, sharded->num_tables));
     const hotbed_sharded_table *info = &sharded->table_info[table];
     return hotbed_storage_set_table_learning_rate(
         sharded->groups[info->lookup].lookup, info->table, learning_rate, stream);
@@ -59,7 +51,7 @@ hotbed_status hotbed_sharded_table_read(
     const hotbed_sharded *sharded, uint32_t table, hotbed_sharded_table *out) {
     HOTBED_TRY(hotbed_check_pointer("sharded", sharded));
     HOTBED_TRY(hotbed_output_check(out, "hotbed_sharded_table"));
-    HOTBED_TRY(check_table(sharded, table));
+    HOTBED_TRY(hotbed_check_below("table", table, sharded->num_tables));
     hotbed_output_write(out, &sharded->table_info[table], sizeof *sharded->table_info);
     return HOTBED_OK;
 }
@@ -123,9 +115,7 @@ static void put_group(hotbed_writer *w, const hotbed_sharded *c, uint32_t number
 hotbed_status hotbed_sharded_print(
     const hotbed_sharded *sharded, char *text, size_t capacity, size_t *length) {
     HOTBED_TRY(hotbed_check_pointer("sharded", sharded));
-    if (text == NULL && capacity > 0)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "capacity", capacity, "text is NULL, capacity %zu", capacity);
+    HOTBED_TRY(hotbed_check_array("text", text, capacity));
     static const char *const poolings[] = {"none", "sum", "mean"};
     hotbed_writer w = {text, capacity, 0};
     if (capacity > 0)

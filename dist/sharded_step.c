@@ -13,10 +13,8 @@ enum { PIECES = 4 };
 hotbed_status hotbed_step_begin(
     hotbed_sharded_context *context, uint32_t number, hotbed_stream *stream, const char *call,
     hotbed_stage stage, hotbed_member **out) {
-    if (context == NULL || number >= context->num_members)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "number", number, "%s: context is NULL, or has no collection %u",
-            call, number);
+    HOTBED_TRY(hotbed_check_pointer_of(call, "context", context));
+    HOTBED_TRY(hotbed_check_below("number", number, context->num_members));
     *out = &context->members[number];
     if ((*out)->stage != stage)
         return hotbed_sharded_context_fail_stage(
@@ -354,10 +352,8 @@ hotbed_status hotbed_sharded_backward(
 hotbed_status hotbed_sharded_forward(
     hotbed_sharded_context *context, uint32_t number, const hotbed_kjt *kjt, void *output,
     uint64_t stride, hotbed_stream *stream) {
-    if (context == NULL || number >= context->num_members)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "number", number,
-            "forward: context is NULL, or has no collection %u", number);
+    HOTBED_TRY(hotbed_check_pointer_of("forward", "context", context));
+    HOTBED_TRY(hotbed_check_below("number", number, context->num_members));
     if (context->num_members != 1)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, NULL, context->num_members, 1,

@@ -391,14 +391,9 @@ static hotbed_status read_options(
     HOTBED_TRY(HOTBED_OPTIONS_READ(to, hotbed_schedule_options, last, from));
     to->max_depth = to->max_depth == 0 ? 3 : to->max_depth;
     to->candidates = to->candidates == 0 ? 1 : to->candidates;
-    if (to->costs == NULL || to->max_depth > DEPTH_MOST)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "max_depth", to->max_depth, DEPTH_MOST,
-            "schedule: costs is NULL, or max_depth %u is above %d", to->max_depth, DEPTH_MOST);
-    if (to->num_also > 0 && to->also == NULL)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "num_also", to->num_also, "schedule: %u other plans, but NULL",
-            to->num_also);
+    HOTBED_TRY(hotbed_check_pointer("costs", to->costs));
+    HOTBED_TRY(hotbed_check_range("max_depth", to->max_depth, 0, DEPTH_MOST));
+    HOTBED_TRY(hotbed_check_array("also", to->also, to->num_also));
     if ((uint64_t)to->candidates + to->num_also > CANDIDATES_MOST)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "candidates", to->candidates, CANDIDATES_MOST,

@@ -6,6 +6,8 @@
  * hotbed_context_restore() can repeat. */
 #include "pipeline/train.h"
 
+#include "base/check.h"
+
 #include <assert.h>
 
 /* --- actions ---------------------------------------------------------------------------------- */
@@ -231,10 +233,7 @@ static const hotbed_trainer_io *find_io(const hotbed_trainer *t, const char *fun
 }
 
 hotbed_status hotbed_train_check_io(const hotbed_trainer *trainer) {
-    if (trainer->num_io > 0 && trainer->io == NULL)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "num_io", trainer->num_io, "trainer: %u io, but NULL",
-            trainer->num_io);
+    HOTBED_TRY(hotbed_check_array("io", trainer->io, trainer->num_io));
     for (uint32_t i = 0; i < trainer->num_io; i++) {
         const hotbed_trainer_io *io = &trainer->io[i];
         const char *name = io->function == NULL ? "" : io->function;

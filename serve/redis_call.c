@@ -42,10 +42,7 @@ hotbed_status hotbed_redis_create(
     if ((o.host == NULL) == (o.path == NULL))
         return fail_argument(
             call, "host", o.host == NULL ? "and path are NULL" : "and path are both set");
-    if (o.port > 65535)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "port", o.port, 65535, "%s: port %" PRIu32 " is over 65535", call,
-            o.port);
+    HOTBED_TRY(hotbed_check_range("port", o.port, 0, UINT16_MAX));
     const char *prefix = o.prefix == NULL ? "hotbed" : o.prefix;
     const size_t prefix_bytes = strlen(prefix);
     if (prefix_bytes < 1 || prefix_bytes > HOTBED_REDIS_PREFIX_MOST)

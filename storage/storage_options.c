@@ -127,22 +127,12 @@ static hotbed_status check_lower_tier(const hotbed_storage_options *o) {
 }
 
 static hotbed_status check_storage(const hotbed_storage_options *o) {
-    HOTBED_TRY(hotbed_check_range("num_tables", o->num_tables, 1, HOTBED_TABLES_MOST));
-    HOTBED_TRY(hotbed_check_pointer("tables", o->tables));
-    if (o->num_features > 0 && o->feature_tables == NULL)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "num_features", o->num_features,
-            "num_features is %u, but feature_tables is NULL", o->num_features);
-    for (uint32_t f = 0; f < o->num_features; f++) {
-        if (o->feature_tables[f] >= o->num_tables)
-            return hotbed_fail_feature(
-                HOTBED_ERR_ARGUMENT, f, "feature %u: table %u is not below %u", f,
-                o->feature_tables[f], o->num_tables);
-        if (f > 0 && o->feature_tables[f] < o->feature_tables[f - 1])
+    HOTBED_TRY(hotbed_features_check(o));
+    for (uint32_t f = 1; f < o->num_features; f++)
+        if (o->feature_tables[f] < o->feature_tables[f - 1])
             return hotbed_fail_feature(
                 HOTBED_ERR_ARGUMENT, f, "feature %u: table %u comes after table %u; sort features",
                 f, o->feature_tables[f], o->feature_tables[f - 1]);
-    }
     if (o->key_type != 0 && o->key_type != HOTBED_KEY_I64 && o->key_type != HOTBED_KEY_U64)
         return hotbed_fail_unknown("key_type", o->key_type);
     HOTBED_TRY(hotbed_check_choice("pooling", o->pooling, HOTBED_POOL_NONE, HOTBED_POOL_MEAN));

@@ -41,12 +41,8 @@ hotbed_status hotbed_storage_get_state(
 
 hotbed_status hotbed_storage_check_state(
     const hotbed_storage_state *s, hotbed_optimizer_kind kind) {
-    const double power[2] = {s->beta1_power, s->beta2_power};
-    for (int b = 0; b < 2; b++)
-        if (!(power[b] >= 0.0 && power[b] <= 1.0))
-            return hotbed_fail_limit(
-                HOTBED_ERR_ARGUMENT, b == 0 ? "beta1_power" : "beta2_power", power[b],
-                hotbed_bound(power[b], 0, 1), "beta%d_power %g is not in [0, 1]", b + 1, power[b]);
+    HOTBED_TRY(hotbed_check_interval("beta1_power", s->beta1_power, 0, 1));
+    HOTBED_TRY(hotbed_check_interval("beta2_power", s->beta2_power, 0, 1));
     HOTBED_TRY(hotbed_check_range("clock", s->clock, 0, HOTBED_SCORE_MOST));
     HOTBED_TRY(hotbed_check_range("time", s->time, 0, HOTBED_SCORE_MOST));
     HOTBED_TRY(hotbed_check_finite("learning_rate", s->learning_rate));

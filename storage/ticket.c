@@ -178,10 +178,7 @@ hotbed_status hotbed_ticket_create(
 static hotbed_status read_batch(
     const hotbed_storage *storage, const hotbed_batch *from, hotbed_batch *batch) {
     HOTBED_TRY(HOTBED_OPTIONS_READ(batch, hotbed_batch, weights, from));
-    if (batch->num_keys > 0 && batch->keys == NULL)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "num_keys", batch->num_keys,
-            "batch: num_keys is %llu, but keys is NULL", (unsigned long long)batch->num_keys);
+    HOTBED_TRY(hotbed_check_array("keys", batch->keys, batch->num_keys));
     uint64_t bags = (uint64_t)storage->num_features * batch->batch_size;
     if (batch->offsets == NULL && batch->num_keys != bags)
         return hotbed_fail_limit(

@@ -317,6 +317,18 @@ hotbed_status hotbed_names_check(const void *structs, uint32_t n, size_t stride)
     return status;
 }
 
+hotbed_status hotbed_features_check(const hotbed_storage_options *o) {
+    HOTBED_TRY(hotbed_check_range("num_tables", o->num_tables, 1, HOTBED_TABLES_MOST));
+    HOTBED_TRY(hotbed_check_pointer("tables", o->tables));
+    HOTBED_TRY(hotbed_check_array("feature_tables", o->feature_tables, o->num_features));
+    for (uint32_t f = 0; f < o->num_features; f++)
+        if (o->feature_tables[f] >= o->num_tables)
+            return hotbed_fail_feature(
+                HOTBED_ERR_ARGUMENT, f, "feature %u: table %u is not below %u", f,
+                o->feature_tables[f], o->num_tables);
+    return HOTBED_OK;
+}
+
 /* Values are computed from an f32 probability, which has fewer than five values for all that is more
  * than 5 standard deviations above the mean. */
 static hotbed_status check_truncated(const hotbed_initializer *i, const char *what) {

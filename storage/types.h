@@ -60,6 +60,9 @@ hotbed_status hotbed_name_check(const char *name, uint32_t number);
  * its name. Errors: ARGUMENT, MEMORY. */
 hotbed_status hotbed_names_check(const void *structs, uint32_t n, size_t stride);
 
+/* Check that there are tables, and that features are of them. Errors: ARGUMENT. */
+hotbed_status hotbed_features_check(const hotbed_storage_options *options);
+
 /* Describe the keys of a table, before any work on it is enqueued: the texts of faults name them, and
  * updates round by them. Errors: MEMORY, DEVICE. */
 hotbed_status hotbed_storage_set_keys(

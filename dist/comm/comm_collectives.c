@@ -148,10 +148,7 @@ hotbed_status hotbed_comm_broadcast(
     hotbed_comm *comm, uint32_t root, uint64_t bytes, void *data, hotbed_stream *stream) {
     HOTBED_TRY(hotbed_comm_check_call("hotbed_comm_broadcast", comm, stream));
     HOTBED_TRY(check_data("hotbed_comm_broadcast", data, bytes));
-    if (root >= comm->size)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "root", root, "hotbed_comm_broadcast: root %u is not a rank of %u",
-            root, comm->size);
+    HOTBED_TRY(hotbed_check_below("root", root, comm->size));
     hotbed_comm_batch batch = hotbed_comm_batch_of(comm, HOTBED_COMM_BROADCAST, 1);
     batch.parts[0] = (hotbed_comm_part){
         .kind = HOTBED_PART_ROOT,

@@ -1,7 +1,7 @@
 /* dist/comm/comm_probe.c - hotbed_transport_probe(): whether a transport can be used here. */
 #include "dist/comm/comm.h"
 
-#include "base/error.h"
+#include "base/check.h"
 
 hotbed_status hotbed_transport_probe(hotbed_transport transport) {
     switch (transport) {
@@ -14,6 +14,5 @@ hotbed_status hotbed_transport_probe(hotbed_transport transport) {
     case HOTBED_TRANSPORT_NCCL:
         return hotbed_comm_probe_nccl();
     }
-    return hotbed_fail_value(
-        HOTBED_ERR_ARGUMENT, "transport", transport, "transport %d is unknown", (int)transport);
+    return hotbed_fail_unknown("transport", transport);
 }

@@ -11,10 +11,7 @@ hotbed_status hotbed_window_create(
     hotbed_comm *comm, uint64_t bytes, hotbed_stream *stream, hotbed_window **out) {
     HOTBED_TRY_OUT(out);
     HOTBED_TRY(hotbed_comm_check_call("hotbed_window_create", comm, stream));
-    if (bytes == 0 || bytes > SIZE_MAX / 2)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "bytes", bytes,
-            "hotbed_window_create: %" PRIu64 " bytes are not in [1, 2^63)", bytes);
+    HOTBED_TRY(hotbed_check_range("bytes", bytes, 1, SIZE_MAX / 2));
     if (comm->ops->window_create == NULL)
         return hotbed_error_cause_is(
             hotbed_fail(

@@ -76,10 +76,7 @@ hotbed_status hotbed_kjt_read(const hotbed_kjt *kjt, hotbed_kjt *out) {
             padded > ROWS_MOST ? (double)ROWS_MOST / out->num_features : ROWS_MOST,
             "kjt: %llu rows or %llu keys are over 2^30", (unsigned long long)padded,
             (unsigned long long)out->num_keys);
-    if (out->num_keys > 0 && out->keys == NULL)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "num_keys", out->num_keys, "kjt: %llu keys, but keys is NULL",
-            (unsigned long long)out->num_keys);
+    HOTBED_TRY(hotbed_check_array("keys", out->keys, out->num_keys));
     if (out->offsets == NULL && out->lengths == NULL && out->num_keys != rows)
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, "num_keys", out->num_keys, rows,

@@ -7,20 +7,14 @@
 
 hotbed_status hotbed_route_init(
     hotbed_route *route, hotbed_route_kind kind, uint32_t world, uint64_t rows) {
-    const uint32_t world_most = (uint32_t)1 << 31;
-    const uint64_t rows_most = (uint64_t)1 << 62;
     HOTBED_TRY(hotbed_check_pointer("route", route));
     if (hotbed_route_name(kind) == NULL)
         return hotbed_fail_unknown("kind", kind);
-    if (world < 1 || world > world_most)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "world", world, "world of %u ranks is not in [1, 2^31]", world);
+    HOTBED_TRY(hotbed_check_range("world", world, 1, (uint64_t)1 << 31));
     const bool continuous = kind == HOTBED_ROUTE_CONTINUOUS;
     const bool numbered = kind != HOTBED_ROUTE_HASH_ROUND_ROBIN;
-    if (numbered && (rows > rows_most || (continuous && rows < 1)))
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "rows", rows, "%llu rows are not in [%d, 2^62]",
-            (unsigned long long)rows, continuous ? 1 : 0);
+    if (numbered)
+        HOTBED_TRY(hotbed_check_range("rows", rows, continuous ? 1 : 0, (uint64_t)1 << 62));
     *route = (hotbed_route){
         .kind = kind,
         .world = world,

@@ -36,20 +36,13 @@ static const element *element_of(hotbed_element number) {
     return &elements[number];
 }
 
-static hotbed_status fail_element(hotbed_element number) {
-    return hotbed_fail_value(
-        HOTBED_ERR_ARGUMENT, "element", number, "unknown element %d", (int)number);
-}
-
 /* --- import ----------------------------------------------------------------------------------- */
 
 static hotbed_status read_want(const hotbed_dl_want *from, hotbed_dl_want *want) {
     HOTBED_TRY(HOTBED_OPTIONS_READ(want, hotbed_dl_want, rows, from));
     if (element_of(want->element) == NULL)
-        return fail_element(want->element);
-    if (want->rank < 1 || want->rank > 2)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "rank", want->rank, "rank %u is not 1 or 2", want->rank);
+        return hotbed_fail_unknown("element", want->element);
+    HOTBED_TRY(hotbed_check_range("rank", want->rank, 1, 2));
     if (want->name == NULL)
         want->name = "tensor";
     return HOTBED_OK;
@@ -206,10 +199,8 @@ static hotbed_status read_view(
     HOTBED_TRY(hotbed_check_pointer("stream", stream));
     HOTBED_TRY(HOTBED_OPTIONS_READ(view, hotbed_dl_view, columns, from));
     if (element_of(view->element) == NULL || view->element == HOTBED_ELEMENT_KEY)
-        return fail_element(view->element);
-    if (view->rank < 1 || view->rank > 2)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "rank", view->rank, "rank %u is not 1 or 2", view->rank);
+        return hotbed_fail_unknown("element", view->element);
+    HOTBED_TRY(hotbed_check_range("rank", view->rank, 1, 2));
     HOTBED_TRY(hotbed_check_choice("memory", view->memory, 0, HOTBED_MEMORY_FILE));
     if (view->rank == 1)
         view->columns = 1;

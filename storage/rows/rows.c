@@ -33,9 +33,7 @@ hotbed_status hotbed_storage_rows_args(
     uint8_t *flags, hotbed_stream *stream, hotbed_rows_args *out) {
     HOTBED_TRY(hotbed_storage_check_table(storage, table, stream));
     HOTBED_TRY(hotbed_check_array("keys", keys, n));
-    if (n >> 48 != 0)
-        return hotbed_fail_limit(
-            HOTBED_ERR_ARGUMENT, "n", n, 0x1p48, "n %llu is not below 2^48", (unsigned long long)n);
+    HOTBED_TRY(hotbed_check_below("n", n, (uint64_t)1 << 48));
     hotbed_rows_args args = {
         .table = storage->tables[table].view,
         .index = storage->index,

@@ -43,6 +43,13 @@ hotbed_status hotbed_host_launch(
             (call);                                                                                \
     }
 
+/* Define a call of a table of kernels: it launches name_body over n items with the arguments *a, of
+ * this type. */
+#define HOTBED_HOST_CALL(name, type, n, grain)                                                     \
+    static hotbed_status name(const type *a, hotbed_stream *stream) {                              \
+        return HOTBED_HOST_LAUNCH(stream, n, grain, name##_body, a);                               \
+    }
+
 /* Number of threads that run a body, including the stream's worker thread: the value of
  * HOTBED_THREADS (1 .. 1024) when the first stream is created, or, if it is not set, the number of
  * cores that this process may use. */

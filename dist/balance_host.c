@@ -25,12 +25,11 @@ static void workloads_body(const void *args, uint64_t begin, uint64_t end) {
 
 HOTBED_HOST_EACH(lengths_body, hotbed_balance_length(args, (uint32_t)i))
 
-static void offsets_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_balance_view *v = args;
-    for (uint64_t r = begin; r < end; r++)
-        v->offsets[r] = v->starts[r];
+static uint64_t starts_of(const hotbed_balance_view *view) {
+    return (uint64_t)view->num_features * view->batch_size + 1;
 }
 
+HOTBED_HOST_BELOW(offsets_body, hotbed_balance_view, starts_of(a), a->offsets[i] = a->starts[i])
 HOTBED_HOST_BELOW(
     keys_body, hotbed_balance_view, a->starts[a->num_features * a->batch_size],
     hotbed_balance_key(a, (uint32_t)i))
@@ -41,18 +40,8 @@ static void bytes_body(const void *args, uint64_t begin, uint64_t end) {
         a->rows[at] = hotbed_balance_byte(a->all, a->samples, *a->real, a->row_bytes, at);
 }
 
-static hotbed_status workloads(const hotbed_workload_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(
-        stream, (uint64_t)args->batch_size + 1, KEYS_GRAIN, workloads_body, args);
-}
-
-static uint64_t starts_of(const hotbed_balance_view *view) {
-    return (uint64_t)view->num_features * view->batch_size + 1;
-}
-
-static hotbed_status lengths(const hotbed_balance_view *view, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, starts_of(view), KEYS_GRAIN, lengths_body, view);
-}
+HOTBED_HOST_CALL(workloads, hotbed_workload_args, (uint64_t)a->batch_size + 1, KEYS_GRAIN)
+HOTBED_HOST_CALL(lengths, hotbed_balance_view, starts_of(a), KEYS_GRAIN)
 
 static hotbed_status fill(const hotbed_balance_view *view, hotbed_stream *stream) {
     HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, starts_of(view), KEYS_GRAIN, offsets_body, view));

@@ -34,9 +34,7 @@ static void load_body(const void *args, uint64_t begin, uint64_t end) {
             hotbed_add_relaxed_u64(&a->loads[k], loads[k]);
 }
 
-static hotbed_status record(const hotbed_meter_view *meter, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, 1, 0, record_body, meter);
-}
+HOTBED_HOST_CALL(record, hotbed_meter_view, 1, 0)
 
 static hotbed_status load(
     hotbed_index_view index, hotbed_index_range range, uint64_t *loads, hotbed_stream *stream) {

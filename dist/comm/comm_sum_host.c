@@ -4,10 +4,8 @@
 
 enum { GRAIN = 16384 };
 
-HOTBED_HOST_EACH(body, hotbed_comm_sum_one(args, i))
+HOTBED_HOST_EACH(sum_body, hotbed_comm_sum_one(args, i))
 
-static hotbed_status sum(const hotbed_comm_sum_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, body, args);
-}
+HOTBED_HOST_CALL(sum, hotbed_comm_sum_args, a->n, GRAIN)
 
 const hotbed_comm_sum_kernels hotbed_comm_sum_kernels_host = {sum};

@@ -92,10 +92,7 @@ static void targets_body(const void *args, uint64_t begin, uint64_t end) {
 }
 
 HOTBED_HOST_EACH(ranks_body, hotbed_bucketize_rank(args, (uint32_t)i))
-
-static void aim_body(const void *args, uint64_t begin, uint64_t end) {
-    hotbed_aim(args);
-}
+HOTBED_HOST_EACH(aim_body, hotbed_aim(args))
 
 /* Walk the rows of a message and its keys together, in order, instead of searching for each row. */
 static void starts_body(const void *args, uint64_t begin, uint64_t end) {
@@ -133,18 +130,9 @@ static void keys_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static hotbed_status targets(const hotbed_bucketize_view *b, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(
-        stream, or_one(hotbed_bucketize_tiles(b)), TILES_GRAIN, targets_body, b);
-}
-
-static hotbed_status ranks(const hotbed_bucketize_view *b, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, (uint64_t)b->world + 1, 0, ranks_body, b);
-}
-
-static hotbed_status aim(const hotbed_aim_view *a, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, 1, 0, aim_body, a);
-}
+HOTBED_HOST_CALL(targets, hotbed_bucketize_view, or_one(hotbed_bucketize_tiles(a)), TILES_GRAIN)
+HOTBED_HOST_CALL(ranks, hotbed_bucketize_view, (uint64_t)a->world + 1, 0)
+HOTBED_HOST_CALL(aim, hotbed_aim_view, 1, 0)
 
 static hotbed_status place(const hotbed_bucketize_view *b, hotbed_stream *stream) {
     const uint64_t starts = ((uint64_t)b->shape.rows + 1) * b->world;
@@ -168,9 +156,7 @@ HOTBED_HOST_BELOW(
     gather_body, hotbed_gather_view, hotbed_gather_count(a), hotbed_gather_key(a, (uint32_t)i))
 HOTBED_HOST_EACH(offsets_body, hotbed_gather_offset(args, i))
 
-static hotbed_status segments(const hotbed_gather_view *g, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, 1, 0, segments_body, g);
-}
+HOTBED_HOST_CALL(segments, hotbed_gather_view, 1, 0)
 
 static hotbed_status gather(const hotbed_gather_view *g, hotbed_stream *stream) {
     HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, g->bound, KEYS_GRAIN, gather_body, g));
@@ -183,10 +169,7 @@ HOTBED_HOST_EACH(table_starts_body, hotbed_table_start(args, i))
 
 HOTBED_HOST_BELOW(follow_body, follow_args, *a->n, a->at[i] = a->from[a->at[i]])
 
-static hotbed_status table_starts(const hotbed_table_starts_view *v, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(
-        stream, (uint64_t)v->num_tables + 1, KEYS_GRAIN, table_starts_body, v);
-}
+HOTBED_HOST_CALL(table_starts, hotbed_table_starts_view, (uint64_t)a->num_tables + 1, KEYS_GRAIN)
 
 static hotbed_status follow(
     uint64_t bound, const uint32_t *n, uint32_t *at, const uint32_t *from, hotbed_stream *stream) {
@@ -336,10 +319,14 @@ static void send_bags_body(const void *args, uint64_t begin, uint64_t end) {
         count_bags(&a->v);
 }
 
-static hotbed_status bag_flags(const hotbed_bags_view *v, hotbed_stream *stream) {
-    uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world + 1;
-    return HOTBED_HOST_LAUNCH(stream, n, KEYS_GRAIN, bag_flags_body, v);
+/* The bags of all messages. */
+static uint64_t bags_of(const hotbed_bags_view *v) {
+    return (uint64_t)hotbed_bags_rows(v) * v->world;
 }
+
+HOTBED_HOST_CALL(bag_flags, hotbed_bags_view, bags_of(a) + 1, KEYS_GRAIN)
+HOTBED_HOST_CALL(pack_bags, hotbed_bags_view, bags_of(a), ROWS_GRAIN)
+HOTBED_HOST_CALL(widen_bags, hotbed_bags_view, bags_of(a), ROWS_GRAIN)
 
 static hotbed_status bag_counts(
     const hotbed_bags_view *v, uint32_t *counts, hotbed_stream *stream) {
@@ -349,18 +336,7 @@ static hotbed_status bag_counts(
 
 static hotbed_status bag_addresses(const hotbed_bags_view *v, uint8_t **at, hotbed_stream *stream) {
     bags_args args = {.v = *v, .at = at};
-    uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
-    return HOTBED_HOST_LAUNCH(stream, n, KEYS_GRAIN, bag_addresses_body, &args);
-}
-
-static hotbed_status pack_bags(const hotbed_bags_view *v, hotbed_stream *stream) {
-    const uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
-    return HOTBED_HOST_LAUNCH(stream, n, ROWS_GRAIN, pack_bags_body, v);
-}
-
-static hotbed_status widen_bags(const hotbed_bags_view *v, hotbed_stream *stream) {
-    const uint64_t n = (uint64_t)hotbed_bags_rows(v) * v->world;
-    return HOTBED_HOST_LAUNCH(stream, n, ROWS_GRAIN, widen_bags_body, v);
+    return HOTBED_HOST_LAUNCH(stream, bags_of(v), KEYS_GRAIN, bag_addresses_body, &args);
 }
 
 static hotbed_status finish_bags(
@@ -379,16 +355,12 @@ static hotbed_status send_bags(
 
 /* --- one rank -------------------------------------------------------------------------------------- */
 
-HOTBED_HOST_BELOW(copy_body, hotbed_copies_view, hotbed_copies_count(a), hotbed_copies_row(a, i, 1))
-HOTBED_HOST_BELOW(sums_body, hotbed_sent_view, *a->num_rows, hotbed_sent_row(a, i, 1))
+HOTBED_HOST_BELOW(
+    copy_rows_body, hotbed_copies_view, hotbed_copies_count(a), hotbed_copies_row(a, i, 1))
+HOTBED_HOST_BELOW(finish_sums_body, hotbed_sent_view, *a->num_rows, hotbed_sent_row(a, i, 1))
 
-static hotbed_status copy_rows(const hotbed_copies_view *v, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, v->bound, ROWS_GRAIN, copy_body, v);
-}
-
-static hotbed_status finish_sums(const hotbed_sent_view *v, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, v->bound, ROWS_GRAIN, sums_body, v);
-}
+HOTBED_HOST_CALL(copy_rows, hotbed_copies_view, a->bound, ROWS_GRAIN)
+HOTBED_HOST_CALL(finish_sums, hotbed_sent_view, a->bound, ROWS_GRAIN)
 
 const hotbed_dist_kernels hotbed_dist_kernels_host = {
     targets,      ranks,       aim,         place,     segments,       gather,

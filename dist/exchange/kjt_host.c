@@ -10,12 +10,7 @@ typedef struct offsets_args {
     int64_t *offsets;
 } offsets_args;
 
-static void put_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_words *w = args;
-    for (uint64_t i = begin; i < end; i++)
-        w->to[i] = w->word[i];
-}
-
+HOTBED_HOST_BELOW(put_body, hotbed_words, a->n, a->to[i] = a->word[i])
 HOTBED_HOST_EACH(lengths_body, hotbed_kjt_length(args, i))
 HOTBED_HOST_EACH(check_body, hotbed_kjt_check_row(args, i))
 HOTBED_HOST_EACH(pick_lengths_body, hotbed_pick_length(args, (uint32_t)i))
@@ -38,29 +33,16 @@ static void offsets_body(const void *args, uint64_t begin, uint64_t end) {
         a->offsets[r] = hotbed_pick_offset(&a->pick, (uint32_t)r);
 }
 
-static hotbed_status put(const hotbed_words *words, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, words->n, 0, put_body, words);
-}
-
-static hotbed_status lengths(const hotbed_kjt_view *kjt, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, kjt->rows + 1, ROWS_GRAIN, lengths_body, kjt);
-}
-
-static hotbed_status check(const hotbed_kjt_view *kjt, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, kjt->rows, ROWS_GRAIN, check_body, kjt);
-}
+HOTBED_HOST_CALL(put, hotbed_words, a->n, 0)
+HOTBED_HOST_CALL(lengths, hotbed_kjt_view, a->rows + 1, ROWS_GRAIN)
+HOTBED_HOST_CALL(check, hotbed_kjt_view, a->rows, ROWS_GRAIN)
 
 static uint64_t picked_rows(const hotbed_pick_view *pick) {
     return (uint64_t)pick->num_features * pick->batch_size;
 }
 
-static hotbed_status pick_lengths(const hotbed_pick_view *pick, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, picked_rows(pick) + 1, ROWS_GRAIN, pick_lengths_body, pick);
-}
-
-static hotbed_status pick_keys(const hotbed_pick_view *pick, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, pick->kjt.bound, KEYS_GRAIN, pick_keys_body, pick);
-}
+HOTBED_HOST_CALL(pick_lengths, hotbed_pick_view, picked_rows(a) + 1, ROWS_GRAIN)
+HOTBED_HOST_CALL(pick_keys, hotbed_pick_view, a->kjt.bound, KEYS_GRAIN)
 
 static hotbed_status pick_offsets(
     const hotbed_pick_view *pick, int64_t *offsets, hotbed_stream *stream) {

@@ -82,22 +82,16 @@ static void export_keys_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Define a call: its body over n items. */
-#define CALL(call, n, grain)                                                                       \
-    static hotbed_status call(const hotbed_index_args *args, hotbed_stream *stream) {              \
-        return HOTBED_HOST_LAUNCH(stream, n, grain, call##_body, args);                            \
-    }
-
-CALL(find, args->n, GRAIN)
-CALL(claim, args->n, GRAIN)
-CALL(hold, args->n, GRAIN)
-CALL(place, args->n, GRAIN)
-CALL(release, args->n, GRAIN)
-CALL(erase, args->n, GRAIN)
-CALL(pin, args->n, GRAIN)
-CALL(unpin, args->n, GRAIN)
-CALL(clear, hotbed_index_range_slots(args->range), SLOTS_GRAIN)
-CALL(export_keys, hotbed_index_range_slots(args->range), SLOTS_GRAIN)
+HOTBED_HOST_CALL(find, hotbed_index_args, a->n, GRAIN)
+HOTBED_HOST_CALL(claim, hotbed_index_args, a->n, GRAIN)
+HOTBED_HOST_CALL(hold, hotbed_index_args, a->n, GRAIN)
+HOTBED_HOST_CALL(place, hotbed_index_args, a->n, GRAIN)
+HOTBED_HOST_CALL(release, hotbed_index_args, a->n, GRAIN)
+HOTBED_HOST_CALL(erase, hotbed_index_args, a->n, GRAIN)
+HOTBED_HOST_CALL(pin, hotbed_index_args, a->n, GRAIN)
+HOTBED_HOST_CALL(unpin, hotbed_index_args, a->n, GRAIN)
+HOTBED_HOST_CALL(clear, hotbed_index_args, hotbed_index_range_slots(a->range), SLOTS_GRAIN)
+HOTBED_HOST_CALL(export_keys, hotbed_index_args, hotbed_index_range_slots(a->range), SLOTS_GRAIN)
 
 const hotbed_index_kernels hotbed_index_kernels_host = {
     find, claim, hold, place, release, erase, pin, unpin, clear, export_keys,

@@ -15,22 +15,10 @@ static void position_body(const void *args, uint64_t begin, uint64_t end) {
     hotbed_position_take(a->tracker, a->position);
 }
 
-static void lose_body(const void *args, uint64_t begin, uint64_t end) {
-    (void)begin, (void)end;
-    hotbed_position_lose(*(hotbed_tracker *const *)args);
-}
-
-static void begin_body(const void *args, uint64_t begin, uint64_t end) {
-    (void)begin, (void)end;
-    hotbed_removed_begin(args);
-}
-
-static void removed_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_removed_args *a = args;
-    const uint64_t n = hotbed_removed_items(a);
-    for (uint64_t i = begin; i < end && i < n; i++)
-        hotbed_removed_key(a, i);
-}
+HOTBED_HOST_EACH(lose_body, hotbed_position_lose(*(hotbed_tracker *const *)args))
+HOTBED_HOST_EACH(begin_body, hotbed_removed_begin(args))
+HOTBED_HOST_BELOW(
+    removed_body, hotbed_removed_args, hotbed_removed_items(a), hotbed_removed_key(a, i))
 
 static hotbed_status position(
     const hotbed_position_args *args, uint64_t slots, hotbed_stream *stream) {

@@ -6,15 +6,10 @@
 
 enum { GRAIN = 64 };
 
-HOTBED_HOST_EACH(select_body, hotbed_export_select(args, i, 1))
-HOTBED_HOST_EACH(write_body, hotbed_export_write(args, i, 1))
+HOTBED_HOST_EACH(choose_body, hotbed_export_select(args, i, 1))
+HOTBED_HOST_EACH(write_rows_body, hotbed_export_write(args, i, 1))
 
-static hotbed_status choose(const hotbed_export_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->groups + 1, GRAIN, select_body, args);
-}
-
-static hotbed_status write_rows(const hotbed_export_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->groups + 1, GRAIN, write_body, args);
-}
+HOTBED_HOST_CALL(choose, hotbed_export_args, a->groups + 1, GRAIN)
+HOTBED_HOST_CALL(write_rows, hotbed_export_args, a->groups + 1, GRAIN)
 
 const hotbed_export_kernels hotbed_export_kernels_host = {choose, write_rows};

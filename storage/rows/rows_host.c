@@ -49,58 +49,30 @@ static void enter_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static void report_body(const void *args, uint64_t begin, uint64_t end) {
-    hotbed_distinct_report(args);
+HOTBED_HOST_EACH(report_body, hotbed_distinct_report(args))
+
+/* The keys to process: none if the call has a key twice. */
+static uint64_t unbarred(const hotbed_rows_args *a) {
+    return hotbed_rows_barred(a) ? 0 : a->n;
 }
 
-static void set_pass(const void *args, uint64_t begin, uint64_t end, hotbed_rows_pass pass) {
-    if (hotbed_rows_barred(args))
-        return;
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_rows_set(args, i, pass, 1);
-}
-
-static void set_body(const void *args, uint64_t begin, uint64_t end) {
-    set_pass(args, begin, end, HOTBED_ROWS_SET);
-}
-
-static void hold_body(const void *args, uint64_t begin, uint64_t end) {
-    set_pass(args, begin, end, HOTBED_ROWS_HOLD);
-}
-
-static void place_body(const void *args, uint64_t begin, uint64_t end) {
-    set_pass(args, begin, end, HOTBED_ROWS_PLACE);
-}
-
-static void release_body(const void *args, uint64_t begin, uint64_t end) {
-    set_pass(args, begin, end, HOTBED_ROWS_RELEASE);
-}
-
+HOTBED_HOST_BELOW(
+    set_body, hotbed_rows_args, unbarred(a), hotbed_rows_set(a, i, HOTBED_ROWS_SET, 1))
+HOTBED_HOST_BELOW(
+    hold_body, hotbed_rows_args, unbarred(a), hotbed_rows_set(a, i, HOTBED_ROWS_HOLD, 1))
+HOTBED_HOST_BELOW(
+    place_body, hotbed_rows_args, unbarred(a), hotbed_rows_set(a, i, HOTBED_ROWS_PLACE, 1))
+HOTBED_HOST_BELOW(
+    release_body, hotbed_rows_args, unbarred(a), hotbed_rows_set(a, i, HOTBED_ROWS_RELEASE, 1))
 HOTBED_HOST_EACH(insert_shares_body, hotbed_offer_insert_share(args, i, 1))
-
-static void insert_rest_body(const void *args, uint64_t begin, uint64_t end) {
-    hotbed_offer_insert_rest(args, 1);
-}
-
+HOTBED_HOST_EACH(insert_rest_body, hotbed_offer_insert_rest(args, 1))
 HOTBED_HOST_EACH(erase_body, hotbed_rows_erase(args, i, 1))
 HOTBED_HOST_EACH(expire_body, hotbed_expire_slot(args, i, 1))
-
-static void advance_body(const void *args, uint64_t begin, uint64_t end) {
-    hotbed_expire_advance(args);
-}
-
-static void count_body(const void *args, uint64_t begin, uint64_t end) {
-    if (hotbed_rows_barred(args))
-        return;
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_rows_count(args, i, 1);
-}
-
-static void init_rows_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_rows_args *a = args;
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_row_init(&a->table, a->table.rows + i * a->table.row_bytes, i, 1);
-}
+HOTBED_HOST_EACH(advance_body, hotbed_expire_advance(args))
+HOTBED_HOST_BELOW(count_body, hotbed_rows_args, unbarred(a), hotbed_rows_count(a, i, 1))
+HOTBED_HOST_BELOW(
+    init_rows_body, hotbed_rows_args, a->table.slots,
+    hotbed_row_init(&a->table, a->table.rows + i * a->table.row_bytes, i, 1))
 
 static void load_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_rows_args *a = args;
@@ -118,9 +90,7 @@ static void store_body(const void *args, uint64_t begin, uint64_t end) {
                 &a->table, a->table.rows + a->keys[i] * a->table.row_bytes, a->rows, i, 1);
 }
 
-static hotbed_status get(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, get_body, args);
-}
+HOTBED_HOST_CALL(get, hotbed_rows_args, a->n, GRAIN)
 
 static hotbed_status set(const hotbed_rows_args *args, hotbed_stream *stream) {
     static const hotbed_host_body passes[] = {hold_body, place_body, release_body};
@@ -154,9 +124,7 @@ static hotbed_status expire(const hotbed_expire_args *args, hotbed_stream *strea
     return HOTBED_HOST_LAUNCH(stream, 1, 0, advance_body, args);
 }
 
-static hotbed_status count(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, count_body, args);
-}
+HOTBED_HOST_CALL(count, hotbed_rows_args, a->n, GRAIN)
 
 static hotbed_status clear(const hotbed_rows_args *args, hotbed_stream *stream) {
     if (!hotbed_table_indexed(&args->table))
@@ -172,13 +140,8 @@ static hotbed_status list(
     return hotbed_index_kernels_host.export_keys(&index, stream);
 }
 
-static hotbed_status load(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, load_body, args);
-}
-
-static hotbed_status store(const hotbed_rows_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->n, GRAIN, store_body, args);
-}
+HOTBED_HOST_CALL(load, hotbed_rows_args, a->n, GRAIN)
+HOTBED_HOST_CALL(store, hotbed_rows_args, a->n, GRAIN)
 
 const hotbed_rows_kernels hotbed_rows_kernels_host = {
     get, set, distinct, insert_refused, erase, expire, count, clear, list, load, store};

@@ -6,10 +6,8 @@
 
 enum { GRAIN = 4096 };
 
-HOTBED_HOST_EACH(write_body, hotbed_stage_write(args, i))
+HOTBED_HOST_EACH(write_descriptor_body, hotbed_stage_write(args, i))
 
-static hotbed_status write_descriptor(const hotbed_stage_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->descriptor.n, GRAIN, write_body, args);
-}
+HOTBED_HOST_CALL(write_descriptor, hotbed_stage_args, a->descriptor.n, GRAIN)
 
 const hotbed_stage_kernels hotbed_stage_kernels_host = {write_descriptor};

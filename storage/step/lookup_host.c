@@ -75,11 +75,7 @@ static void bags_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static void no_bags_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_step_view *s = args;
-    for (uint64_t i = begin; i < end; i++)
-        s->batch.bags[i] = HOTBED_NO_BAG;
-}
+HOTBED_HOST_BELOW(no_bags_body, hotbed_step_view, a->batch.bound, a->batch.bags[i] = HOTBED_NO_BAG)
 
 /* Consecutive keys of one table, which are searched together. */
 typedef struct key_run {
@@ -423,13 +419,9 @@ static void forward_bags_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static void again_body(const void *args, uint64_t begin, uint64_t end) {
-    const forward_args *a = args;
-    if (end > *a->s.eval.num_rereads)
-        end = *a->s.eval.num_rereads;
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_eval_again(&a->s, (uint32_t)i, a->output, a->stride, 1);
-}
+HOTBED_HOST_BELOW(
+    again_body, forward_args, *a->s.eval.num_rereads,
+    hotbed_eval_again(&a->s, (uint32_t)i, a->output, a->stride, 1))
 
 /* Which pins of a ticket to change, and how. */
 typedef struct hold_args {
@@ -452,11 +444,7 @@ static void unpin_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static void hold_body(const void *args, uint64_t begin, uint64_t end) {
-    const hold_args *a = args;
-    (void)begin, (void)end;
-    hotbed_step_hold(&a->s, a->why, a->on);
-}
+HOTBED_HOST_BELOW(hold_body, hold_args, 1, hotbed_step_hold(&a->s, a->why, a->on))
 
 static void pin_again_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_step_view *s = args;
@@ -467,9 +455,7 @@ static void pin_again_body(const void *args, uint64_t begin, uint64_t end) {
             hotbed_index_pin_again(s->storage.index, s->unique.slots[u]);
 }
 
-static hotbed_status layout(const hotbed_step_view *step, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, 1, 0, layout_body, step);
-}
+HOTBED_HOST_CALL(layout, hotbed_step_view, 1, 0)
 
 static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
     HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, step->batch.bound, KEYS_GRAIN, no_bags_body, step));
@@ -478,17 +464,9 @@ static hotbed_status bags(const hotbed_step_view *step, hotbed_stream *stream) {
         step);
 }
 
-static hotbed_status find(const hotbed_step_view *step, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, KEYS_GRAIN, find_body, step);
-}
-
-static hotbed_status place(const hotbed_step_view *step, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, ROWS_GRAIN, place_body, step);
-}
-
-static hotbed_status find_keys(const hotbed_step_view *step, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, KEYS_GRAIN, find_keys_body, step);
-}
+HOTBED_HOST_CALL(find, hotbed_step_view, a->batch.bound, KEYS_GRAIN)
+HOTBED_HOST_CALL(place, hotbed_step_view, a->batch.bound, ROWS_GRAIN)
+HOTBED_HOST_CALL(find_keys, hotbed_step_view, a->batch.bound, KEYS_GRAIN)
 
 static hotbed_status eval_rows(
     const hotbed_step_view *step, void *output, uint64_t stride, uint32_t max_dim,
@@ -519,9 +497,7 @@ static hotbed_status unpin(const hotbed_step_view *step, uint32_t why, hotbed_st
     return HOTBED_HOST_LAUNCH(stream, step->batch.bound, KEYS_GRAIN, unpin_body, &args);
 }
 
-static hotbed_status pin_again(const hotbed_step_view *step, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, KEYS_GRAIN, pin_again_body, step);
-}
+HOTBED_HOST_CALL(pin_again, hotbed_step_view, a->batch.bound, KEYS_GRAIN)
 
 static hotbed_status hold(
     const hotbed_step_view *step, uint32_t why, bool on, hotbed_stream *stream) {

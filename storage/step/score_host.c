@@ -12,27 +12,13 @@ typedef struct set_args {
     uint64_t value;
 } set_args;
 
-static void admit_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_step_view *s = args;
-    if (end > *s->unique.num_missing)
-        end = *s->unique.num_missing;
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_admit_missing(s, (uint32_t)i, 1);
-}
+HOTBED_HOST_BELOW(
+    admit_body, hotbed_step_view, *a->unique.num_missing, hotbed_admit_missing(a, (uint32_t)i, 1))
 
-static void count_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_step_view *s = args;
-    if (end > *s->unique.num_missing)
-        end = *s->unique.num_missing;
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_count_missing(s, (uint32_t)i, 1);
-}
+HOTBED_HOST_BELOW(
+    count_body, hotbed_step_view, *a->unique.num_missing, hotbed_count_missing(a, (uint32_t)i, 1))
 
-static void set_body(const void *args, uint64_t begin, uint64_t end) {
-    const set_args *a = args;
-    (void)begin, (void)end;
-    *a->word = a->value;
-}
+HOTBED_HOST_BELOW(set_body, set_args, 1, *a->word = a->value)
 
 static hotbed_status admit(const hotbed_step_view *step, hotbed_stream *stream) {
     HOTBED_TRY(HOTBED_HOST_LAUNCH(stream, step->batch.bound, GRAIN, admit_body, step));

@@ -465,11 +465,7 @@ static void reduce_body(const void *args, uint64_t begin, uint64_t end) {
     }
 }
 
-static void count_body(const void *args, uint64_t begin, uint64_t end) {
-    const count_args *a = args;
-    (void)begin, (void)end;
-    hotbed_count_step(a->clock, a->beta1, a->beta2);
-}
+HOTBED_HOST_BELOW(count_body, count_args, 1, hotbed_count_step(a->clock, a->beta1, a->beta2))
 
 #define HOTBED_UPDATE_ROWS(KIND, name, ...)                                                        \
     static void update_rows_##name(const void *args, uint64_t begin, uint64_t end) {               \
@@ -491,11 +487,7 @@ static void update_rows_narrow(const void *args, uint64_t begin, uint64_t end) {
         hotbed_update_given_row(a, &o, true, i, 1);
 }
 
-static void rate_body(const void *args, uint64_t begin, uint64_t end) {
-    const rate_args *a = args;
-    (void)begin, (void)end;
-    *a->rate = a->learning_rate;
-}
+HOTBED_HOST_BELOW(rate_body, rate_args, 1, *a->rate = a->learning_rate)
 
 static size_t scratch(uint64_t bound, uint32_t max_dim) {
     (void)bound, (void)max_dim;

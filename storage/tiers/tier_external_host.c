@@ -6,98 +6,40 @@
 
 enum { GRAIN = 256 };
 
-/* Arguments of the kernel bodies, one struct per kind of call. */
-typedef struct step_pass {
-    hotbed_store_step a;
-    hotbed_store_pass pass;
-} step_pass;
-
-typedef struct eval_pass {
-    hotbed_store_eval a;
-    hotbed_store_pass pass;
-} eval_pass;
-
-typedef struct rows_pass {
-    hotbed_store_rows a;
-    hotbed_store_pass pass;
-} rows_pass;
-
-typedef struct flush_pass {
-    hotbed_store_flush a;
-    hotbed_store_pass pass;
-} flush_pass;
-
-_Static_assert(sizeof(rows_pass) <= HOTBED_HOST_ARGS_BYTES, "the largest");
-
-/* Item i and table i; neither depends on the others of the pass. */
-static void step_body(const void *args, uint64_t begin, uint64_t end) {
-    const step_pass *p = args;
-    for (uint64_t i = begin; i < end; i++) {
-        if (i < *p->a.s.unique.num_missing)
-            hotbed_step_item(&p->a, p->pass, (uint32_t)i, 1);
-        if (i < p->a.s.storage.num_tables)
-            hotbed_step_table(&p->a, p->pass, (uint32_t)i);
-    }
-}
-
-static void eval_body(const void *args, uint64_t begin, uint64_t end) {
-    const eval_pass *p = args;
-    for (uint64_t i = begin; i < end; i++) {
-        if (i < p->a.s.batch.feature_starts[p->a.s.storage.num_features])
-            hotbed_eval_item(&p->a, p->pass, (uint32_t)i, 1);
-        if (i < p->a.s.storage.num_tables)
-            hotbed_eval_table(&p->a, p->pass, (uint32_t)i);
-    }
-}
-
-static void rows_body(const void *args, uint64_t begin, uint64_t end) {
-    const rows_pass *p = args;
-    for (uint64_t i = begin; i < end; i++) {
-        if (i < p->a.count)
-            hotbed_rows_item(&p->a, p->pass, (uint32_t)i, 1);
-        if (i < p->a.num_tables)
-            hotbed_rows_table(&p->a, p->pass, (uint32_t)i);
-    }
-}
-
-static void flush_body(const void *args, uint64_t begin, uint64_t end) {
-    const flush_pass *p = args;
-    for (uint64_t i = begin; i < end; i++) {
-        if (i < p->a.count)
-            hotbed_flush_item(&p->a, p->pass, (uint32_t)i, 1);
-        if (i < p->a.num_tables)
-            hotbed_flush_table(&p->a, p->pass, (uint32_t)i);
-    }
-}
-
 static uint64_t larger(uint64_t items, uint32_t tables) {
     return items > tables ? items : tables;
 }
 
-static hotbed_status step(
-    const hotbed_store_step *args, hotbed_store_pass pass, hotbed_stream *stream) {
-    const step_pass p = {*args, pass};
-    return HOTBED_HOST_LAUNCH(
-        stream, larger(args->s.batch.bound, args->s.storage.num_tables), GRAIN, step_body, &p);
-}
-
-static hotbed_status eval(
-    const hotbed_store_eval *args, hotbed_store_pass pass, hotbed_stream *stream) {
-    const eval_pass p = {*args, pass};
-    return HOTBED_HOST_LAUNCH(
-        stream, larger(args->s.batch.bound, args->s.storage.num_tables), GRAIN, eval_body, &p);
-}
-
-static hotbed_status rows(
-    const hotbed_store_rows *args, hotbed_store_pass pass, hotbed_stream *stream) {
-    const rows_pass p = {*args, pass};
-    return HOTBED_HOST_LAUNCH(stream, larger(args->count, args->num_tables), GRAIN, rows_body, &p);
-}
-
-static hotbed_status flush(
-    const hotbed_store_flush *args, hotbed_store_pass pass, hotbed_stream *stream) {
-    const flush_pass p = {*args, pass};
-    return HOTBED_HOST_LAUNCH(stream, larger(args->count, args->num_tables), GRAIN, flush_body, &p);
-}
+/* Define one kind of call, with arguments `a` of this type. Its passes are over up to `most` items, of
+ * which `items` are there when a pass runs, and over tables. Item i and table i do not depend on the
+ * others of the pass. */
+#define HOTBED_PASSES(name, type, most, items, tables)                                             \
+    typedef struct name##_args {                                                                   \
+        type a;                                                                                    \
+        hotbed_store_pass pass;                                                                    \
+    } name##_args;                                                                                 \
+    _Static_assert(sizeof(name##_args) <= HOTBED_HOST_ARGS_BYTES, "arguments of a body");          \
+    static void name##_body(const void *args, uint64_t begin, uint64_t end) {                      \
+        const name##_args *p = args;                                                               \
+        const type *a = &p->a;                                                                     \
+        for (uint64_t i = begin; i < end; i++) {                                                   \
+            if (i < (items))                                                                       \
+                hotbed_##name##_item(a, p->pass, (uint32_t)i, 1);                                  \
+            if (i < (tables))                                                                      \
+                hotbed_##name##_table(a, p->pass, (uint32_t)i);                                    \
+        }                                                                                          \
+    }                                                                                              \
+    static hotbed_status name(const type *a, hotbed_store_pass pass, hotbed_stream *stream) {      \
+        const name##_args args = {*a, pass};                                                       \
+        return HOTBED_HOST_LAUNCH(stream, larger(most, tables), GRAIN, name##_body, &args);        \
+    }
+HOTBED_PASSES(
+    step, hotbed_store_step, a->s.batch.bound, *a->s.unique.num_missing, a->s.storage.num_tables)
+HOTBED_PASSES(
+    eval, hotbed_store_eval, a->s.batch.bound, a->s.batch.feature_starts[a->s.storage.num_features],
+    a->s.storage.num_tables)
+HOTBED_PASSES(rows, hotbed_store_rows, a->count, a->count, a->num_tables)
+HOTBED_PASSES(flush, hotbed_store_flush, a->count, a->count, a->num_tables)
+#undef HOTBED_PASSES
 
 const hotbed_tier_external_kernels hotbed_tier_external_kernels_host = {step, eval, rows, flush};

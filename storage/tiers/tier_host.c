@@ -9,29 +9,14 @@
 
 enum { GRAIN = 256 };
 
-static void seek_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_step_view *s = args;
-    if (end > *s->unique.num_missing)
-        end = *s->unique.num_missing;
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_seek_lower(s, (uint32_t)i, 1, 1);
-}
+HOTBED_HOST_BELOW(
+    seek_body, hotbed_step_view, *a->unique.num_missing, hotbed_seek_lower(a, (uint32_t)i, 1, 1))
 
-static void claim_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_step_view *s = args;
-    if (end > *s->unique.num_missing)
-        end = *s->unique.num_missing;
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_claim_missing(s, (uint32_t)i, 1);
-}
+HOTBED_HOST_BELOW(
+    claim_body, hotbed_step_view, *a->unique.num_missing, hotbed_claim_missing(a, (uint32_t)i, 1))
 
-static void settle_body(const void *args, uint64_t begin, uint64_t end) {
-    const hotbed_step_view *s = args;
-    if (end > *s->unique.num_missing)
-        end = *s->unique.num_missing;
-    for (uint64_t i = begin; i < end; i++)
-        hotbed_settle_missing(s, (uint32_t)i, 1);
-}
+HOTBED_HOST_BELOW(
+    settle_body, hotbed_step_view, *a->unique.num_missing, hotbed_settle_missing(a, (uint32_t)i, 1))
 
 static void transfer(const hotbed_step_view *s, uint32_t i, bool down) {
     hotbed_transfer row = hotbed_transfer_of(s, i, down);
@@ -72,9 +57,7 @@ static void fetch_body(const void *args, uint64_t begin, uint64_t end) {
 
 HOTBED_HOST_EACH(flush_body, hotbed_flush_slot(args, i, 1))
 
-static hotbed_status seek(const hotbed_step_view *step, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, step->batch.bound, GRAIN, seek_body, step);
-}
+HOTBED_HOST_CALL(seek, hotbed_step_view, a->batch.bound, GRAIN)
 
 static hotbed_status move(const hotbed_step_view *step, hotbed_stream *stream) {
     static const hotbed_host_body bodies[] = {claim_body, settle_body, write_body, fetch_body};
@@ -83,8 +66,6 @@ static hotbed_status move(const hotbed_step_view *step, hotbed_stream *stream) {
     return HOTBED_OK;
 }
 
-static hotbed_status flush(const hotbed_flush_args *args, hotbed_stream *stream) {
-    return HOTBED_HOST_LAUNCH(stream, args->table.slots, GRAIN, flush_body, args);
-}
+HOTBED_HOST_CALL(flush, hotbed_flush_args, a->table.slots, GRAIN)
 
 const hotbed_tier_kernels hotbed_tier_kernels_host = {seek, move, flush};

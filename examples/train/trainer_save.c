@@ -130,15 +130,16 @@ static bool is_about(const char *parameter) {
 
 /* The rows of the checkpoint's largest table, as its MANIFEST has them; 0: not known. */
 static unsigned long long most_rows(const char *path) {
+    static const char word[] = " rows ";
     char line[PATH_BYTES + 16];
-    unsigned long long most = 0, rows;
+    unsigned long long most = 0;
     snprintf(line, sizeof line, "%s/" MANIFEST, path);
     FILE *file = fopen(line, "re");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "table %*s storage %*s kind %*s dim %*s value %*s rows %llu", &rows) ==
-                1 &&
-            rows > most)
-            most = rows;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        const char *at = strncmp(line, "table ", 6) == 0 ? strstr(line, word) : NULL;
+        const unsigned long long rows = at == NULL ? 0 : strtoull(at + strlen(word), NULL, 10);
+        most = rows > most ? rows : most;
+    }
     if (file != NULL)
         fclose(file);
     return most;

@@ -494,6 +494,14 @@ for text in "fresh/step-0000000042 is damaged, and was renamed to fresh/step-000
     "warning: fresh/step-48, saved at step 48, is not one of this run's checkpoints: ignored"; do
     [ "$(grep -cF "$text" err)" = 1 ] || die "--resume beside copies: no '$text'"
 done
+tool=$programs/../../checkpoint/hotbed-ckpt
+if [ -x "$tool" ]; then
+    ("$tool" convert ck/step-0000000028 npy --to npy && "$tool" convert npy made --from npy --optimizer adagrad) >/dev/null ||
+        die "hotbed-ckpt convert"
+    says 1 "made has no position in the data, so hotbed-train cannot continue from it: it was made from other files" \
+        --data train.tsv --load made
+    rm -r npy made
+fi
 cp fresh/step-0000000024/MANIFEST fresh/step-0000000048
 says 0 "fresh/step-0000000048 is damaged, and was renamed" --data train.tsv --save fresh --resume --epochs 2 --quiet
 rm -r fresh

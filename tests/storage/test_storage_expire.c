@@ -31,7 +31,7 @@ static uint64_t model_expire(fixture *r, const hotbed_expiry *e, uint64_t last) 
         if (!row->live || row->pins != 0)
             continue;
         const double norm = norm_of(row, t->options.dim), least = (double)e->min_norm;
-        CHECK(fabs(norm - least) > 1e-4 * least || least == 0.0); /* rounding must not decide */
+        CHECK(fabs(norm - least) > 1e-5 * least || least == 0.0); /* rounding must not decide */
         if (row->score < e->min_score || norm < least ||
             (e->unseen != 0 && (timed ? row->time : row->score) <= last))
             gone += oracle_erase(r->model, e->table, row->key);

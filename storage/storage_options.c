@@ -193,6 +193,8 @@ static void make_table(
     lay_out_row(view, storage->optimizer.kind, o, storage->external != NULL);
     const bool narrow = hotbed_table_has_narrow_states(view);
     view->random = (table->dtype != HOTBED_F32 || narrow) && o->rounding == HOTBED_ROUND_STOCHASTIC;
+    if (hotbed_row_carries(view, form, view->random != 0))
+        (void)hotbed_remainder_take1(&view->state_value[0]);
     storage->optimizer_view.narrow = storage->optimizer_view.narrow || narrow;
     const hotbed_optimizer *rates = o->optimizer == NULL ? &storage->optimizer : o->optimizer;
     table->rates = (hotbed_table_rates){

@@ -40,7 +40,7 @@ typedef enum hotbed_dtype {
      * largest offset and the least scale with which its values fit. A step keeps both if the new values
      * fit and span at least half of them; an element that it does not move keeps its byte. Otherwise it
      * chooses them again, for the range of the values and a sixteenth more on either side, and rounds
-     * each element to one of its two neighbours. Values beyond 65,504 are clamped; a row with a NaN or
+     * each element again. Values beyond 65,504 are clamped; a row with a NaN or
      * an infinity is NaN in each element. */
     HOTBED_INT8 = 4,
     /* dim e4m3fn (largest value 448), then an F32 scale for the row or, if dim is over 64, for each 32
@@ -91,7 +91,10 @@ typedef enum hotbed_rounding {
      * than the distance of two neighbouring values add up. The random numbers are a function of
      * (seed, table, key, element, number of the optimizer step) alone (Philox4x32-7): the bytes
      * do not depend on backend, mode, prefetch depth, number of ranks or time. A row and each of its
-     * states have random numbers of their own. */
+     * states have random numbers of their own.
+     * INT8 and FP8 rows whose first state is F32 and has a number for each element are rounded to nearest
+     * instead, and the lowest byte of that number takes what is left over, in 256ths of the distance to
+     * the next value, -128 .. 127, rounded at random. The next step begins with the sum of both. */
     HOTBED_ROUND_STOCHASTIC = 0,
     /* To nearest, ties to even. A step smaller than half of that distance is lost: a bf16 element
      * of 1.0 does not move by steps of 0.001, and an average with beta2 0.999 stops changing.

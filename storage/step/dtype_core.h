@@ -469,6 +469,13 @@ HOTBED_HD hotbed_scale_divisor hotbed_scale_divisor_of(uint32_t dtype, uint32_t 
     return by;
 }
 
+/* An int8 element in steps of the scale, 0 .. 255. */
+HOTBED_HD float hotbed_int8_place(hotbed_scale_divisor by, float v) {
+    float x = hotbed_quotient(v - by.offset, by.scale, by.inverse);
+    x = x > 0.0F && by.inverse > 0.0F ? x : 0.0F; /* NaN, too */
+    return x < 255.0F ? x : 255.0F;
+}
+
 /* One element as a byte. `random`: with the random word, otherwise to nearest, ties to even. */
 HOTBED_HD uint32_t hotbed_scaled_byte_by(
     uint32_t dtype, hotbed_scale_divisor by, float v, bool random, uint32_t bits) {
@@ -476,9 +483,7 @@ HOTBED_HD uint32_t hotbed_scaled_byte_by(
         const float x = v * by.inverse; /* exact, but for the smallest numbers */
         return random ? hotbed_f32_to_fp8_random(x, bits) : hotbed_f32_to_fp8(x);
     }
-    float x = hotbed_quotient(v - by.offset, by.scale, by.inverse);
-    x = x > 0.0F && by.inverse > 0.0F ? x : 0.0F; /* NaN, too */
-    x = x < 255.0F ? x : 255.0F;
+    const float x = hotbed_int8_place(by, v);
     if (!random)
         return hotbed_float_bits(x + 0x1p23F) & 255U; /* the sum has no digits behind the point */
     const uint32_t low = (uint32_t)x;
@@ -514,6 +519,145 @@ HOTBED_HD uint32_t hotbed_scaled4_differ(hotbed_f32x4 v, hotbed_f32x4 w) {
  * and written again with its scale may otherwise become its neighbour, because its value is rounded to f32. */
 HOTBED_HD uint32_t hotbed_scaled4_keep(uint32_t four, uint32_t stored, uint32_t differ) {
     return (four & differ) | (stored & ~differ);
+}
+
+/* --- remainders ---------------------------------------------------------------------------------
+ *
+ * The remainder of an element is its value less the value of its byte, in 256ths of the distance to the next
+ * byte farther from zero: -128 .. 127. It takes the place of the lowest byte of a number of the optimizer's
+ * state. Without it the noise of rounding at random would add up over the updates of a row. */
+
+/* A 256th of the distance from an fp8 byte to the next one, and the inverse. */
+HOTBED_HD float hotbed_fp8_part(uint32_t byte) {
+    const uint32_t exponent = byte >> 3 & 15U;
+    return hotbed_bits_float((109U + (exponent == 0 ? 1U : exponent)) << 23);
+}
+
+HOTBED_HD float hotbed_fp8_part_inverse(uint32_t byte) {
+    const uint32_t exponent = byte >> 3 & 15U;
+    return hotbed_bits_float((145U - (exponent == 0 ? 1U : exponent)) << 23);
+}
+
+/* The number of a remainder. */
+HOTBED_HD float hotbed_remainder_of(uint32_t byte) {
+    return (float)((byte & 255U) ^ 128U) - 128.0F;
+}
+
+/* hotbed_scaled4_to_f32() of elements with remainders, one in each byte of `rest`. */
+HOTBED_HD hotbed_f32x4
+hotbed_carried4_to_f32(uint32_t dtype, uint32_t word, uint32_t four, uint32_t rest) {
+    hotbed_f32x4 v;
+    const hotbed_f32x4 r = {
+        hotbed_remainder_of(rest), hotbed_remainder_of(rest >> 8), hotbed_remainder_of(rest >> 16),
+        hotbed_remainder_of(rest >> 24)};
+    if (dtype == HOTBED_INT8) {
+        const float scale = hotbed_f16_operand_to_f32((uint16_t)word);
+        const float offset = hotbed_f16_operand_to_f32((uint16_t)(word >> 16));
+        v.x = ((float)(four & 255U) + r.x * 0x1p-8F) * scale + offset;
+        v.y = ((float)(four >> 8 & 255U) + r.y * 0x1p-8F) * scale + offset;
+        v.z = ((float)(four >> 16 & 255U) + r.z * 0x1p-8F) * scale + offset;
+        v.w = ((float)(four >> 24) + r.w * 0x1p-8F) * scale + offset;
+    } else {
+        const float scale = hotbed_bits_float(word);
+        v.x = (hotbed_fp8_to_f32((uint8_t)four) + r.x * hotbed_fp8_part(four)) * scale;
+        v.y = (hotbed_fp8_to_f32((uint8_t)(four >> 8)) + r.y * hotbed_fp8_part(four >> 8)) * scale;
+        v.z =
+            (hotbed_fp8_to_f32((uint8_t)(four >> 16)) + r.z * hotbed_fp8_part(four >> 16)) * scale;
+        v.w =
+            (hotbed_fp8_to_f32((uint8_t)(four >> 24)) + r.w * hotbed_fp8_part(four >> 24)) * scale;
+    }
+    return v;
+}
+
+/* Four elements as bytes, and their remainders. */
+typedef struct hotbed_carried4 {
+    uint32_t four, rest;
+} hotbed_carried4;
+
+/* One element: the byte to nearest, and the remainder with a random word. */
+HOTBED_HD hotbed_carried4
+hotbed_carried_byte_by(uint32_t dtype, hotbed_scale_divisor by, float v, uint32_t bits) {
+    hotbed_carried4 to;
+    float parts;
+    if (dtype != HOTBED_INT8) {
+        const float x = v * by.inverse;
+        to.four = hotbed_f32_to_fp8(x);
+        parts = (x - hotbed_fp8_to_f32((uint8_t)to.four)) * hotbed_fp8_part_inverse(to.four);
+    } else {
+        const float x = hotbed_int8_place(by, v);
+        to.four = hotbed_float_bits(x + 0x1p23F) & 255U;
+        parts = (x - (float)to.four) * 256.0F;
+    }
+    parts = parts == parts ? parts + 128.0F : 128.0F; /* 0 .. 256 */
+    const uint32_t low = (uint32_t)parts;
+    const float rest = parts - (float)low;
+    const uint32_t whole = low + (bits < (uint32_t)(rest * 0x1p32F) ? 1U : 0U);
+    to.rest = (whole < 255U ? whole : 255U) ^ 128U;
+    return to;
+}
+
+HOTBED_HD hotbed_carried4 hotbed_f32_to_carried4_by(
+    uint32_t dtype, hotbed_scale_divisor by, hotbed_f32x4 v, hotbed_u32x4 bits) {
+    const hotbed_carried4 x = hotbed_carried_byte_by(dtype, by, v.x, bits.x);
+    const hotbed_carried4 y = hotbed_carried_byte_by(dtype, by, v.y, bits.y);
+    const hotbed_carried4 z = hotbed_carried_byte_by(dtype, by, v.z, bits.z);
+    const hotbed_carried4 w = hotbed_carried_byte_by(dtype, by, v.w, bits.w);
+    const hotbed_carried4 all = {
+        x.four | y.four << 8 | z.four << 16 | w.four << 24,
+        x.rest | y.rest << 8 | z.rest << 16 | w.rest << 24};
+    return all;
+}
+
+/* Four elements after a step: with remainders, or as hotbed_f32_to_scaled4_by(). */
+HOTBED_HD hotbed_carried4 hotbed_scaled4_round(
+    uint32_t dtype, hotbed_scale_divisor by, hotbed_f32x4 v, bool carries, bool random,
+    hotbed_u32x4 bits) {
+    if (carries)
+        return hotbed_f32_to_carried4_by(dtype, by, v, bits);
+    const hotbed_carried4 to = {hotbed_f32_to_scaled4_by(dtype, by, v, random, bits), 0};
+    return to;
+}
+
+/* hotbed_scaled4_keep() of elements with remainders. */
+HOTBED_HD hotbed_carried4
+hotbed_carried4_keep(hotbed_carried4 to, uint32_t four, uint32_t rest, uint32_t differ) {
+    to.four = hotbed_scaled4_keep(to.four, four, differ);
+    to.rest = hotbed_scaled4_keep(to.rest, rest, differ);
+    return to;
+}
+
+/* The bytes of the first `count` of four elements. */
+HOTBED_HD uint32_t hotbed_first_bytes(uint32_t four, uint32_t count) {
+    return count >= 4 ? four : four & ((1U << 8 * count) - 1U);
+}
+
+/* Take the remainder out of a state's number. */
+HOTBED_HD uint32_t hotbed_remainder_take1(float *number) {
+    const uint32_t bits = hotbed_float_bits(*number);
+    *number = hotbed_bits_float(bits & ~255U);
+    return bits & 255U;
+}
+
+HOTBED_HD uint32_t hotbed_remainder_take4(hotbed_f32x4 *state) {
+    const uint32_t x = hotbed_remainder_take1(&state->x), y = hotbed_remainder_take1(&state->y);
+    const uint32_t z = hotbed_remainder_take1(&state->z), w = hotbed_remainder_take1(&state->w);
+    return x | y << 8 | z << 16 | w << 24;
+}
+
+/* Put the lowest byte of `rest` into a state's number, which is rounded by the lowest byte of a random word. */
+HOTBED_HD float hotbed_remainder_put1(float number, uint32_t rest, uint32_t bits) {
+    const uint32_t before = hotbed_float_bits(number);
+    const bool finite = (before & 0x7f800000U) != 0x7f800000U;
+    const uint32_t after = before + (finite ? bits & 255U : 0U);
+    return hotbed_bits_float((after & ~255U) | (rest & 255U));
+}
+
+HOTBED_HD hotbed_f32x4 hotbed_remainder_put4(hotbed_f32x4 state, uint32_t rest, hotbed_u32x4 bits) {
+    state.x = hotbed_remainder_put1(state.x, rest, bits.x);
+    state.y = hotbed_remainder_put1(state.y, rest >> 8, bits.y);
+    state.z = hotbed_remainder_put1(state.z, rest >> 16, bits.z);
+    state.w = hotbed_remainder_put1(state.w, rest >> 24, bits.w);
+    return state;
 }
 
 /* Store the first `count` of four elements. Returns whether one of them changes. */

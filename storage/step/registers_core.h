@@ -240,13 +240,20 @@ HOTBED_HD hotbed_whole_row hotbed_measure_quads(
     return whole;
 }
 
-/* Store the new values v of a row of a type with scales. differ[q] is hotbed_scaled4_differ() of group q
- * and its values before. Returns the lane's HOTBED_ROW_ bits. If the row has several scales, groups of 8
- * neighbouring lanes have the elements of one. */
+/* What the store of a row of a type with scales has to know of a lane's groups before the step. */
+typedef struct hotbed_scaled_quads {
+    /* hotbed_scaled4_differ() of the new values and those before */
+    uint32_t differ[HOTBED_QUADS_MOST];
+    uint32_t rest[HOTBED_QUADS_MOST]; /* remainders; 0 without them */
+} hotbed_scaled_quads;
+
+/* Store the new values v of a row of a type with scales. If it `carries` remainders, also store `first`, the new
+ * values of the first state, with them. Returns the lane's HOTBED_ROW_ bits. If the row has several scales, groups
+ * of 8 neighbouring lanes have the elements of one. */
 HOTBED_HD uint32_t hotbed_store_scaled_quads(
     const hotbed_table_view *table, const hotbed_rounding_view *rounding, uint8_t *row,
-    const hotbed_raw_quads *w, const hotbed_quads *v, const uint32_t *differ, uint32_t quads,
-    uint32_t width) {
+    const hotbed_raw_quads *w, const hotbed_quads *v, const hotbed_scaled_quads *before,
+    const hotbed_quads *first, bool carries, uint32_t quads, uint32_t width) {
     enum { BLOCK_LANES = HOTBED_SCALE_BLOCK / 4 };
     const uint32_t dim = table->dim, dtype = table->dtype, lane = hotbed_tile_rank(width);
     const bool blocks = hotbed_scale_span(dtype, dim) < dim;
@@ -277,16 +284,22 @@ HOTBED_HD uint32_t hotbed_store_scaled_quads(
         }
         if (e >= dim)
             continue;
-        const hotbed_u32x4 none = {0, 0, 0, 0};
-        uint32_t four = hotbed_f32_to_scaled4_by(
-            dtype, by, v->q[q], rounding->random,
-            rounding->random ? hotbed_rounding_words(rounding, e) : none);
+        hotbed_u32x4 words = {0, 0, 0, 0};
+        if (rounding->random)
+            words = hotbed_rounding_words(rounding, e);
+        hotbed_carried4 to =
+            hotbed_scaled4_round(dtype, by, v->q[q], carries, rounding->random, words);
         if (word == w->word[q])
-            four = hotbed_scaled4_keep(four, w->scaled[q], differ[q]);
+            to = hotbed_carried4_keep(to, w->scaled[q], before->rest[q], before->differ[q]);
         HOTBED_POINT();
-        *(uint32_t *)(void *)(row + e) = four;
-        bits |= differ[q] != 0 ? HOTBED_ROW_STEPS : 0;
-        bits |= four != w->scaled[q] || word != w->word[q] ? HOTBED_ROW_CHANGES : 0;
+        *(uint32_t *)(void *)(row + e) = to.four;
+        if (carries)
+            *(hotbed_f32x4 *)(void *)(row + table->state_offset[0] + e * sizeof(float)) =
+                hotbed_remainder_put4(first->q[q], to.rest, words);
+        bits |= before->differ[q] != 0 ? HOTBED_ROW_STEPS : 0;
+        bits |= to.four != w->scaled[q] || to.rest != before->rest[q] || word != w->word[q]
+                    ? HOTBED_ROW_CHANGES
+                    : 0;
         const bool stores = blocks ? lane % block_lanes == 0 : lane == 0 && q == 0;
         if (stores && word != w->word[q])
             *(uint32_t *)(void *)(row + hotbed_scale_at(dtype, dim, e)) = word;
@@ -395,9 +408,12 @@ HOTBED_HD void hotbed_update_in_registers(
         clock = &scaled;
     }
     hotbed_rounding_view rounding = hotbed_rounding_to_nearest();
-    uint32_t bits = 0, differ[HOTBED_QUADS_MOST] = {0};
+    uint32_t bits = 0;
+    hotbed_scaled_quads stored;
     if (shape.form != HOTBED_ROWS_F32 || shape.narrow)
         rounding = hotbed_unique_rounding(s, table, u);
+    const bool carries = shape.form == HOTBED_ROWS_SCALED && first &&
+                         hotbed_row_carries(table, form, rounding.random);
     HOTBED_UNROLL
     for (uint32_t q = 0; q < shape.quads; q++) {
         uint32_t e = hotbed_quad_at(q, width);
@@ -407,11 +423,17 @@ HOTBED_HD void hotbed_update_in_registers(
             a.q[q] = hotbed_first_number(form, whole);
         if (!second)
             b.q[q] = hotbed_f32x4_of(whole.number);
-        const hotbed_f32x4 before = hotbed_raw_quad(&w, q, shape, table->dtype);
+        hotbed_f32x4 before = hotbed_raw_quad(&w, q, shape, table->dtype);
+        if (shape.form == HOTBED_ROWS_SCALED)
+            stored.rest[q] = 0;
+        if (carries) {
+            stored.rest[q] = hotbed_remainder_take4(&a.q[q]);
+            before = hotbed_carried4_to_f32(table->dtype, w.word[q], w.scaled[q], stored.rest[q]);
+        }
         const hotbed_f32x4 v = hotbed_optimize4(o, clock, before, g.q[q], &a.q[q], &b.q[q]);
         HOTBED_POINT();
         if (shape.form == HOTBED_ROWS_SCALED) { /* stored when the row's scale is known */
-            differ[q] = hotbed_scaled4_differ(v, before);
+            stored.differ[q] = hotbed_scaled4_differ(v, before);
             g.q[q] = v;
         } else if (shape.form == HOTBED_ROWS_HALF) {
             const hotbed_u16x4 h = hotbed_round_half4(&rounding, table->dtype, e, v);
@@ -424,13 +446,14 @@ HOTBED_HD void hotbed_update_in_registers(
         hotbed_u32x4 words = {0, 0, 0, 0};
         if (half0 || half1)
             words = hotbed_state_words(&rounding, e);
-        if (first)
+        if (first && !carries)
             hotbed_state_store_quad(&rounding, words, 0, state0, e, half0, a.q[q]);
         if (second)
             hotbed_state_store_quad(&rounding, words, 1, state1, e, half1, b.q[q]);
     }
     if (shape.form == HOTBED_ROWS_SCALED)
-        bits = hotbed_store_scaled_quads(table, &rounding, row, &w, &g, differ, shape.quads, width);
+        bits = hotbed_store_scaled_quads(
+            table, &rounding, row, &w, &g, &stored, &a, carries, shape.quads, width);
     if (shape.form != HOTBED_ROWS_F32)
         hotbed_count_rounded_away(s, table, bits, width);
     hotbed_unpin_updated(s, table, slot, width);

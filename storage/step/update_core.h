@@ -355,6 +355,14 @@ HOTBED_HD hotbed_whole_row hotbed_measure_row(
     return whole;
 }
 
+/* Whether the first state of a row has the remainders of its elements. Rows of 16 bits have none: their noise
+ * costs nothing (bench/results/row-types.md). */
+HOTBED_HD bool hotbed_row_carries(
+    const hotbed_table_view *table, hotbed_state_form form, bool random) {
+    return random && hotbed_dtype_size(table->dtype) == 1 && hotbed_state_is_wide(form, 0) &&
+           table->state_dtype[0] == HOTBED_F32;
+}
+
 /* The same as hotbed_update_parts() for a row of a type with scales. A first pass over a chunk finds the
  * range of the new values, a second one stores them. If a lane has more than four elements of a chunk,
  * the second pass computes them again; otherwise it still has them. */
@@ -367,6 +375,7 @@ HOTBED_HD uint32_t hotbed_update_scaled_as(
     const hotbed_scale_walk walk = hotbed_scale_walk_of(dtype, dim, width);
     const bool first_wide = hotbed_state_is_wide(o->form, 0);
     const bool second_wide = hotbed_state_is_wide(o->form, 1);
+    const bool carries = hotbed_row_carries(table, o->form, rounding->random);
     uint32_t bits = 0;
     for (uint32_t from = 0; from < dim; from += walk.chunk) {
         const uint32_t end = dim - from < walk.chunk ? dim : from + walk.chunk;
@@ -374,7 +383,7 @@ HOTBED_HD uint32_t hotbed_update_scaled_as(
         const uint32_t before =
             has ? hotbed_scale_load(false, dtype, dim, row, from + 4 * lane) : 0;
         const bool again = end - from > 4 * width;
-        uint32_t word = 0;
+        uint32_t word = 0, rest = 0;
         hotbed_scale_range range = hotbed_scale_range_start(dtype);
         hotbed_f32x4 w = hotbed_f32x4_of(0.0F), a = w, b = w, v = w;
         for (int pass = 0; pass < 2; pass++) {
@@ -386,13 +395,18 @@ HOTBED_HD uint32_t hotbed_update_scaled_as(
                         hotbed_sum_from(s, o, gradient, source, shape, e, count, width);
                     if (count == 0)
                         continue;
-                    w = hotbed_scaled4_to_f32(
-                        dtype, before, *(const uint32_t *)(const void *)(row + e));
+                    const uint32_t four = *(const uint32_t *)(const void *)(row + e);
+                    w = hotbed_scaled4_to_f32(dtype, before, four);
+                    const hotbed_f32x4 decayed = hotbed_l2_decay4(o, w, g);
                     a = first_wide ? hotbed_state_load4(shape, table, 0, state0, e, count)
                                    : hotbed_first_number(o->form, whole);
                     b = second_wide ? hotbed_state_load4(shape, table, 1, state1, e, count)
                                     : hotbed_f32x4_of(whole.number);
-                    v = hotbed_optimize4_called(o, clock, w, hotbed_l2_decay4(o, w, g), &a, &b);
+                    if (carries) {
+                        rest = hotbed_remainder_take4(&a);
+                        w = hotbed_carried4_to_f32(dtype, before, four, rest);
+                    }
+                    v = hotbed_optimize4_called(o, clock, w, decayed, &a, &b);
                 }
                 if (count == 0)
                     continue;
@@ -404,15 +418,21 @@ HOTBED_HD uint32_t hotbed_update_scaled_as(
                                 : 0;
                     continue;
                 }
-                const hotbed_u32x4 none = {0, 0, 0, 0};
-                uint32_t four = hotbed_f32_to_scaled4(
-                    dtype, word, v, rounding->random,
-                    rounding->random ? hotbed_rounding_words(rounding, e) : none);
+                hotbed_u32x4 words = {0, 0, 0, 0};
+                if (rounding->random)
+                    words = hotbed_rounding_words(rounding, e);
+                hotbed_carried4 to = hotbed_scaled4_round(
+                    dtype, hotbed_scale_divisor_of(dtype, word), v, carries, rounding->random,
+                    words);
                 if (word == before)
-                    four = hotbed_scaled4_keep(
-                        four, *(const uint32_t *)(const void *)(row + e),
+                    to = hotbed_carried4_keep(
+                        to, *(const uint32_t *)(const void *)(row + e), rest,
                         hotbed_scaled4_differ(v, w));
-                bits |= hotbed_scaled4_store(row, e, count, four) ? HOTBED_ROW_CHANGES : 0;
+                bits |= hotbed_scaled4_store(row, e, count, to.four) ? HOTBED_ROW_CHANGES : 0;
+                if (carries) {
+                    bits |= hotbed_first_bytes(to.rest ^ rest, count) != 0 ? HOTBED_ROW_CHANGES : 0;
+                    a = hotbed_remainder_put4(a, to.rest, words);
+                }
                 if (first_wide)
                     hotbed_state_step4(shape, table, rounding, 0, state0, e, count, a);
                 if (second_wide)
@@ -463,7 +483,7 @@ HOTBED_HD void hotbed_row_count(
         state1[dim] = steps;
 }
 
-/* One optimizer step of the row with parts at row, state0 and state1. Reads only dim and dtype of
+/* One optimizer step of the row with parts at row, state0 and state1. Reads only dim and types of
  * `table`, and does not read `s` if the gradient is reduced. Returns the lane's HOTBED_ROW_ bits. */
 HOTBED_HD uint32_t hotbed_update_parts(
     const hotbed_step_view *s, const hotbed_optimizer_view *o, const hotbed_clock *clock,

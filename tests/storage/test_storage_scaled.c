@@ -100,6 +100,13 @@ static void side_rows(side *d, uint32_t step, unsigned char *out) {
     fixture_download(&d->r, out, rows.weights, bytes);
 }
 
+/* The first state of the rows of step 0. */
+static void side_states(side *d, float *out) {
+    hotbed_rows rows = {.states = {d->rows}};
+    CHECK_OK(hotbed_storage_get_rows(d->r.storage, 0, KEYS, d->keys, &rows, NULL, d->r.stream));
+    fixture_download(&d->r, out, d->rows, KEYS * d->dim * sizeof(float));
+}
+
 /* One step with each key once; `output` gets the forward's rows. */
 static void side_step(side *d, uint32_t step, const float *gradient, float *output) {
     uint64_t keys[KEYS];
@@ -274,6 +281,56 @@ static void elements_without_a_gradient_do_not_drift(hotbed_backend backend) {
     }
 }
 
+/* A state of f32 carries what rounding leaves over. After many steps without a direction, stored elements are those of
+ * an f32 row rounded to nearest, and the states are near. */
+static void rows_with_states_follow_f32_rows(hotbed_backend backend) {
+    enum { STEPS = 300 };
+    static const hotbed_optimizer_kind kinds[] = {
+        HOTBED_OPT_ADAGRAD, HOTBED_OPT_ADAM, HOTBED_OPT_MOMENTUM};
+    static unsigned char rows[KEYS * ROW_MOST];
+    static float gradient[KEYS * DIM_MOST], output[KEYS * DIM_MOST], exact[KEYS * DIM_MOST];
+    for (uint32_t k = 0; k < 3 * DTYPES; k++) {
+        const hotbed_dtype dtype = dtypes[k % DTYPES];
+        const hotbed_optimizer_kind kind = kinds[k / DTYPES];
+        const uint32_t dim = k < DTYPES ? 96 : 17;
+        const float rate = kind == HOTBED_OPT_ADAGRAD ? 0.05F : 0.002F;
+        const size_t row = hotbed_dtype_row_bytes(dtype, dim);
+        float states[2][KEYS * DIM_MOST];
+        side d, wide;
+        rng random = rng_start(k);
+        side_open(&d, backend, dtype, dim, kind, HOTBED_POOL_NONE, HOTBED_MODE_AUTO, rate);
+        side_open(&wide, backend, HOTBED_F32, dim, kind, HOTBED_POOL_NONE, HOTBED_MODE_AUTO, rate);
+        for (uint32_t step = 0; step < STEPS; step++) {
+            gradients_of(&random, gradient, KEYS * dim);
+            if (step == 0) /* creates rows of the same values */
+                memset(gradient, 0, sizeof gradient);
+            side_step(&d, 0, gradient, output);
+            side_step(&wide, 0, gradient, exact);
+            if (step != 0)
+                continue;
+            hotbed_rows same = {.weights = wide.rows};
+            fixture_upload(&wide.r, wide.rows, output, KEYS * dim * sizeof(float));
+            CHECK_OK(
+                hotbed_storage_set_rows(wide.r.storage, 0, KEYS, wide.keys, &same, wide.r.stream));
+        }
+        side_rows(&d, 0, rows);
+        side_rows(&wide, 0, (unsigned char *)exact);
+        side_states(&d, states[0]);
+        side_states(&wide, states[1]);
+        for (uint32_t i = 0; i < KEYS; i++)
+            for (uint32_t e = 0; e < dim; e++) {
+                double unit;
+                const double got = model_element(dtype, dim, rows + i * row, e, &unit);
+                const float want = states[1][i * dim + e];
+                /* larger elements than it is now have had coarser remainders */
+                CHECK_NEAR(got, exact[i * dim + e], 0.6 * unit + 5e-3);
+                CHECK_NEAR(states[0][i * dim + e], want, 1e-3 * (fabs((double)want) + 0.2));
+            }
+        side_close(&d);
+        side_close(&wide);
+    }
+}
+
 static void runs_give_the_same_bytes(hotbed_backend backend) {
     static unsigned char rows[2][KEYS * ROW_MOST];
     static float gradient[KEYS * DIM_MOST], output[KEYS * DIM_MOST];
@@ -351,6 +408,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(rows_are_rounded_to_nearest_when_made)},
     {TEST(modes_give_the_same_bytes)},
     {TEST(elements_without_a_gradient_do_not_drift)},
+    {TEST(rows_with_states_follow_f32_rows)},
     {TEST(runs_give_the_same_bytes)},
     {TEST(rows_are_converted)},
     {TEST(rows_that_are_not_finite_read_as_nan)},

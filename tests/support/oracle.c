@@ -276,11 +276,68 @@ static uint8_t to_int8(uint32_t dim, const uint8_t *row, float value, const uint
     return !(steps > 0.0F) ? 0 : steps >= 255.0F ? 255 : (uint8_t)whole((double)steps, word);
 }
 
+/* Take the remainder out of a state's number, or round the number by the lowest byte of a random word and put one in. */
+static int8_t take_remainder(float *number) {
+    const uint32_t bits = float_bits(*number);
+    *number = bits_float(bits & ~255U);
+    return (int8_t)(bits & 255U);
+}
+
+static void put_remainder(float *number, int8_t rest, uint32_t word) {
+    const uint32_t bits = float_bits(*number) + (isfinite(*number) ? word & 255U : 0U);
+    *number = bits_float((bits & ~255U) | (uint8_t)rest);
+}
+
+/* Whether the first state has the remainders of a row's elements in its lowest bytes. */
+static bool carries(const oracle *model, const oracle_table *table) {
+    return span_of(table->options.dtype, table->options.dim) != 0 &&
+           table->options.rounding == HOTBED_ROUND_STOCHASTIC &&
+           hotbed_optimizer_state_dim(model->options.optimizer.kind, 0, 2) == 2 &&
+           table->state_dtype[0] == HOTBED_F32;
+}
+
+/* Element e of a row whose remainder is `rest` 256ths of the distance to the next byte. */
+static float read_carried(
+    hotbed_dtype dtype, uint32_t dim, const uint8_t *row, uint32_t e, int8_t rest) {
+    float scale;
+    if (dtype == HOTBED_INT8)
+        return ((float)row[e] + (float)rest / 256.0F) * read_f16(row + dim) +
+               read_f16(row + dim + 2);
+    memcpy(&scale, row + dim + 4 * (e / span_of(dtype, dim)), sizeof scale);
+    const int field = row[e] >> 3 & 15;
+    const double part = ldexp(1.0, (field == 0 ? 1 : field) - 10 - 8);
+    return (float)(((double)from_fp8(row[e]) + rest * part) * (double)scale);
+}
+
+/* Element e of a row as the nearest byte; returns the remainder. */
+static int8_t write_carried(
+    hotbed_dtype dtype, uint32_t dim, uint8_t *row, const uint8_t *scale_at, uint32_t e,
+    float value, uint32_t word) {
+    float parts;
+    if (dtype == HOTBED_INT8) {
+        const float scale = read_f16(row + dim);
+        float steps = scale > 0.0F ? (value - read_f16(row + dim + 2)) / scale : 0.0F;
+        steps = !(steps > 0.0F) ? 0.0F : fminf(steps, 255.0F);
+        row[e] = (uint8_t)rint((double)steps);
+        parts = (steps - (float)row[e]) * 256.0F;
+    } else {
+        float scale;
+        memcpy(&scale, scale_at, sizeof scale);
+        const double steps = (double)value / (double)scale;
+        row[e] = to_fp8(steps, NULL);
+        const int field = row[e] >> 3 & 15;
+        parts = (float)ldexp(steps - (double)from_fp8(row[e]), 18 - (field == 0 ? 1 : field));
+    }
+    if (isnan(parts))
+        return 0;
+    return (int8_t)fmin(whole((double)(parts + 128.0F), &word) - 128.0, 127.0);
+}
+
 /* Store values as a row.  A step has `words`, or rounds to nearest if they are NULL, and begins with the values
- * `before` of the row; a new row has none. */
+ * `before` of the row; a new row has none.  With `rests`, the step replaces the remainders there. */
 static void write_scaled(
     hotbed_dtype dtype, uint32_t dim, const float *values, const float *before,
-    const uint32_t *words, uint8_t *row) {
+    const uint32_t *words, int8_t *rests, uint8_t *row) {
     const uint32_t span = span_of(dtype, dim);
     for (uint32_t from = 0; from < dim; from += span) {
         const uint32_t n = dim - from < span ? dim - from : span;
@@ -299,6 +356,10 @@ static void write_scaled(
             memcpy(&scale, at, sizeof scale);
             if (same && values[e] == before[e])
                 continue;
+            if (rests != NULL) {
+                rests[e] = write_carried(dtype, dim, row, at, e, values[e], *word);
+                continue;
+            }
             row[e] = dtype == HOTBED_INT8 ? to_int8(dim, row, values[e], word)
                                           : to_fp8((double)values[e] / (double)scale, word);
         }
@@ -315,7 +376,7 @@ void oracle_row_round(
     hotbed_dtype dtype, uint32_t dim, const float *weights, void *array, uint64_t index) {
     uint8_t *row = (uint8_t *)array + index * hotbed_dtype_row_bytes(dtype, dim);
     if (span_of(dtype, dim) != 0)
-        write_scaled(dtype, dim, weights, NULL, NULL, row);
+        write_scaled(dtype, dim, weights, NULL, NULL, NULL, row);
     for (uint32_t e = 0; span_of(dtype, dim) == 0 && e < dim; e++)
         oracle_store(dtype, row, e, weights[e]);
 }
@@ -469,6 +530,8 @@ static uint32_t put(
         for (uint32_t i = 0; i < table->state_dim[s]; i++)
             row->states[s][i] =
                 rounded(table->state_dtype[s], oracle_first_state(&model->options.optimizer, s));
+        for (uint32_t i = 0; s == 0 && i < table->options.dim && carries(model, table); i++)
+            (void)take_remainder(&row->states[0][i]);
     }
     uint32_t head = head_of(table, key);
     row->next = table->heads[head];
@@ -1106,21 +1169,29 @@ static float rate_factor(const step_of *s, const oracle_row *row, const float *g
     return o->kind == HOTBED_OPT_LAMB ? w / u : o->trust * w / (u + o->weight_decay * w + o->eps);
 }
 
-/* Store the values of a step in a row with scales.  Returns whether it changes. */
+/* Store the values of a step that began with `before` in a row with scales, and replace its remainders, if there are
+ * any.  Returns whether the row changes. */
 static bool store_scaled(
-    const oracle *model, const oracle_table *table, oracle_row *row, const float *values) {
+    const oracle *model, const oracle_table *table, oracle_row *row, const float *values,
+    const float *before, int8_t *rests) {
     const uint32_t dim = table->options.dim;
     uint8_t *old = copy_of(row->stored, stored_bytes(table), 1);
+    int8_t *old_rests = rests == NULL ? NULL : copy_of(rests, dim, 1);
     uint32_t *words = NULL;
     if (table->options.rounding == HOTBED_ROUND_STOCHASTIC) {
         words = allocate(dim, sizeof *words);
         for (uint32_t e = 0; e < dim; e++)
             words[e] = rounding_word(model, table, row->key, ROW, e);
     }
-    write_scaled(table->options.dtype, dim, values, row->weights, words, row->stored);
+    write_scaled(table->options.dtype, dim, values, before, words, rests, row->stored);
     read_row(table, row->stored, row->weights);
-    const bool changes = memcmp(old, row->stored, stored_bytes(table)) != 0;
+    bool changes = memcmp(old, row->stored, stored_bytes(table)) != 0;
+    for (uint32_t e = 0; rests != NULL && e < dim; e++) {
+        changes = changes || rests[e] != old_rests[e];
+        put_remainder(&row->states[0][e], rests[e], words[e]);
+    }
     free(words);
+    free(old_rests);
     free(old);
     return changes;
 }
@@ -1153,13 +1224,19 @@ static void update_row(oracle *model, oracle_table *table, oracle_row *row, cons
     if (o->kind == HOTBED_OPT_LAMB || o->kind == HOTBED_OPT_LARS)
         s.lr *= rate_factor(&s, row, g, dim);
     bool steps = false, changes = false;
+    float *from = copy_of(row->weights, dim, sizeof *from);
+    int8_t *rests = carries(model, table) ? allocate(dim, 1) : NULL;
+    for (uint32_t e = 0; rests != NULL && e < dim; e++) {
+        rests[e] = take_remainder(&row->states[0][e]);
+        from[e] = read_carried(table->options.dtype, dim, row->stored, e, rests[e]);
+    }
     for (uint32_t e = 0; e < dim; e++) {
         float none = 0.0F, *a = &none, *b = &none;
         if (table->state_dim[0] != 0)
             a = &row->states[0][table->state_dim[0] == 1 ? 0 : e];
         if (table->state_dim[1] != 0)
             b = &row->states[1][table->state_dim[1] == 1 ? 0 : e];
-        const float before = row->weights[e], w = step_element(&s, before, g[e], a, b);
+        const float before = from[e], w = step_element(&s, before, g[e], a, b);
         for (uint32_t i = 0; i < 2; i++)
             if (table->state_dtype[i] != HOTBED_F32)
                 row->states[i][e] = stepped(
@@ -1173,8 +1250,10 @@ static void update_row(oracle *model, oracle_table *table, oracle_row *row, cons
         changes = changes || float_bits(row->weights[e]) != float_bits(before);
     }
     if (row->stored != NULL)
-        changes = store_scaled(model, table, row, g);
+        changes = store_scaled(model, table, row, g, from, rests);
     table->stats.rounded_away += table->options.dtype != HOTBED_F32 && steps && !changes;
+    free(rests);
+    free(from);
     free(g);
 }
 

@@ -75,6 +75,10 @@ hotbed_status hotbed_draft_check_free(const hotbed_draft *draft) {
     if (found == 0)
         return hotbed_fail(
             HOTBED_ERR_STATE, "%s/%s exists already", draft->parent.name, draft->final_name);
+    if (calls->exists(calls->self, draft->parent.handle, HOTBED_MANIFEST_NAME) == 0)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s is a checkpoint, in which nothing can be saved as %s",
+            draft->parent.name, draft->final_name);
     return found == -ENOENT ? HOTBED_OK
                             : hotbed_io_fail("cannot check for", draft->final_name, found);
 }
@@ -85,10 +89,6 @@ hotbed_status hotbed_draft_create(
     HOTBED_TRY(hotbed_new_id(id));
     HOTBED_TRY(hotbed_draft_open(calls, path, *id, draft));
     HOTBED_TRY(hotbed_draft_check_free(draft));
-    if (calls->exists(calls->self, draft->parent.handle, HOTBED_MANIFEST_NAME) == 0)
-        return hotbed_fail(
-            HOTBED_ERR_ARGUMENT, "%s is a checkpoint, in which nothing can be saved as %s",
-            draft->parent.name, draft->final_name);
     int made = calls->make_directory(calls->self, draft->parent.handle, draft->name);
     return made < 0 ? hotbed_io_fail("cannot make a directory in", draft->parent.name, made)
                     : HOTBED_OK;

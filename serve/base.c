@@ -326,7 +326,7 @@ static hotbed_status write_base(base *b, const char *path, uint32_t n, hotbed_en
     uint64_t failed = 0; /* files that stay are harmless, and the next base removes them */
     HOTBED_TRY(describe(b, n, encoding));
     HOTBED_TRY(hotbed_directory_open(&hotbed_io_system, path, 0, &b->directory));
-    HOTBED_TRY(hotbed_directory_read(&b->directory, &list));
+    HOTBED_TRY(hotbed_directory_read(&b->directory, b->tables, n, &list));
     memcpy(b->head.magic, HOTBED_CUT_MAGIC, sizeof b->head.magic);
     b->head.version = HOTBED_CUT_VERSION;
     b->head.tables = n;

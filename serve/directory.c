@@ -67,8 +67,9 @@ static bool remove_file(hotbed_directory *d, const char *name) {
 
 /* --- open and close --------------------------------------------------------------------------- */
 
-static hotbed_status make_directory(const hotbed_io_calls *calls, const char *path) {
+static hotbed_status make_directory(const hotbed_io_calls *calls, const char *path, bool *made) {
     int error = calls->make_directory(calls->self, HOTBED_IO_HERE, path);
+    *made = error == 0;
     return error == 0 || error == -EEXIST
                ? HOTBED_OK
                : hotbed_io_fail("cannot create the directory", path, error);
@@ -104,14 +105,69 @@ static hotbed_status remove_drafts(hotbed_directory *d) {
     return status;
 }
 
+/* Whether a directory, `name` in `d`, has the files of a checkpoint. */
+static bool has_checkpoint(const hotbed_directory *d, const char *name) {
+    static const char *const files[] = {"MANIFEST", "index.h5"};
+    const hotbed_io_calls *calls = d->file.calls;
+    char *path = hotbed_new(strlen(name) + 16);
+    bool found = false;
+    for (size_t i = 0; path != NULL && !found && i < sizeof files / sizeof *files; i++) {
+        snprintf(path, strlen(name) + 16, "%s/%s", name, files[i]);
+        found = calls->exists(calls->self, d->file.handle, path) == 0;
+    }
+    hotbed_delete(path);
+    return found;
+}
+
+typedef struct search {
+    const hotbed_directory *directory;
+    char found[256]; /* the name of a checkpoint; empty: none was found */
+} search;
+
+static void find_checkpoint(void *context, const char *name) {
+    search *s = context;
+    if (s->found[0] == '\0' && has_checkpoint(s->directory, name))
+        snprintf(s->found, sizeof s->found, "%s", name);
+}
+
+static hotbed_status not_for_cuts(const hotbed_directory *d, const char *why) {
+    return hotbed_error_parameter(
+        hotbed_fail_path(
+            HOTBED_ERR_ARGUMENT, d->file.name,
+            "cannot publish to %s, which %s: use a directory for cuts alone", d->file.name, why),
+        "directory");
+}
+
+/* Cuts in a checkpoint, or beside checkpoints, would be removed with them. */
+static hotbed_status check_place(const hotbed_directory *d) {
+    search s = {.directory = d};
+    char why[320];
+    if (has_checkpoint(d, "."))
+        return not_for_cuts(d, "is a checkpoint");
+    if (has_checkpoint(d, ".."))
+        return not_for_cuts(d, "is in a checkpoint");
+    const int error = d->file.calls->list(d->file.calls->self, d->file.handle, find_checkpoint, &s);
+    if (error < 0)
+        return hotbed_io_fail("cannot list", d->file.name, error);
+    snprintf(why, sizeof why, "contains checkpoints (%s)", s.found);
+    return s.found[0] == '\0' ? HOTBED_OK : not_for_cuts(d, why);
+}
+
 hotbed_status hotbed_directory_open(
     const hotbed_io_calls *calls, const char *path, uint32_t rank, hotbed_directory *out) {
+    bool made = false;
     *out = (hotbed_directory){.file = HOTBED_IO_CLOSED, .lock = -1};
     if (rank == 0)
-        HOTBED_TRY(make_directory(calls, path));
+        HOTBED_TRY(make_directory(calls, path, &made));
     HOTBED_TRY(hotbed_io_open(calls, NULL, path, HOTBED_IO_DIRECTORY, &out->file));
     if (rank != 0)
         return HOTBED_OK;
+    const hotbed_status status = check_place(out);
+    if (status != HOTBED_OK) {
+        if (made)
+            (void)calls->remove(calls->self, HOTBED_IO_HERE, path, true);
+        return status;
+    }
     HOTBED_TRY(lock(out));
     return remove_drafts(out);
 }
@@ -125,30 +181,105 @@ void hotbed_directory_close(hotbed_directory *d) {
 
 /* --- what is there ---------------------------------------------------------------------------- */
 
-/* Whether the file is a whole base. Every other file is no base: readers do not use it. */
-static hotbed_status is_base(hotbed_directory *d, const char *name, uint64_t number, bool *base) {
+/* Read the first bytes of a file, at most `most`, into memory for hotbed_delete(). *out is NULL if it cannot be
+ * read; *bytes is the size of the file. Errors: MEMORY. */
+static hotbed_status read_front(
+    hotbed_directory *d, const char *name, uint64_t most, void **out, uint64_t *bytes) {
     hotbed_io_file file = HOTBED_IO_CLOSED;
-    uint64_t bytes = 0;
-    hotbed_cut cut;
-    *base = false;
+    *out = NULL;
     if (hotbed_io_open(d->file.calls, &d->file, name, HOTBED_IO_READ, &file) != HOTBED_OK)
         return HOTBED_OK;
     hotbed_status status = HOTBED_OK;
-    if (hotbed_io_size(&file, &bytes) == HOTBED_OK &&
-        bytes <= hotbed_cut_bytes(HOTBED_CUT_TABLES_MOST, HOTBED_CUT_RANKS_MOST)) {
-        void *data = hotbed_new(bytes + 8);
-        if (data == NULL)
-            status = hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for %s", bytes, name);
-        else if (hotbed_io_read(&file, data, bytes, 0) == HOTBED_OK)
-            *base = hotbed_cut_parse(name, number, data, bytes, &cut) == HOTBED_OK &&
-                    cut.head->parent == 0;
-        hotbed_delete(data);
+    if (hotbed_io_size(&file, bytes) == HOTBED_OK) {
+        const uint64_t n = *bytes < most ? *bytes : most;
+        *out = hotbed_new(n + 8);
+        if (*out == NULL)
+            status = hotbed_fail(HOTBED_ERR_MEMORY, "no %" PRIu64 " bytes for %s", n, name);
+        else if (hotbed_io_read(&file, *out, n, 0) != HOTBED_OK) {
+            hotbed_delete(*out);
+            *out = NULL;
+        }
     }
     hotbed_io_drop(&file);
     return status;
 }
 
-hotbed_status hotbed_directory_read(hotbed_directory *d, hotbed_directory_list *out) {
+/* Whether the rows files of a cut are there, with their sizes and fronts. */
+static hotbed_status has_rows(hotbed_directory *d, const hotbed_cut *cut, bool *whole) {
+    *whole = true;
+    for (uint32_t r = 0; r < cut->head->world && *whole; r++) {
+        const hotbed_cut_file name = hotbed_rows_name(cut->head->number, r);
+        hotbed_rows_file rows;
+        void *data = NULL;
+        uint64_t bytes = 0;
+        HOTBED_TRY(
+            read_front(d, name.text, hotbed_rows_front_bytes(cut->head->tables), &data, &bytes));
+        *whole =
+            data != NULL && hotbed_rows_parse(name.text, cut, r, data, bytes, &rows) == HOTBED_OK;
+        hotbed_delete(data);
+    }
+    return HOTBED_OK;
+}
+
+/* Check that a cut has these tables. Errors: STATE (it is of another model). */
+static hotbed_status check_model(
+    const hotbed_directory *d, const char *cut, const hotbed_cut_table *there, uint32_t num_there,
+    const hotbed_cut_table *tables, uint32_t n) {
+    const uint32_t most = n > num_there ? n : num_there;
+    for (uint32_t t = 0; t < most; t++) {
+        const char *name = t < n ? tables[t].name : "none";
+        const char *other = t < num_there ? there[t].name : "none";
+        static const char remedy[] = "publish another model to another directory, or remove the "
+                                     "cut-* files of this one";
+        if (strncmp(name, other, sizeof there->name) != 0)
+            return hotbed_error_path(
+                hotbed_fail_table(
+                    HOTBED_ERR_STATE, t < n ? name : other,
+                    "table number %" PRIu32 " is %.64s, but %.64s in %s of %s: %s", t, name, other,
+                    cut, d->file.name, remedy),
+                d->file.name);
+        if (there[t].dim != tables[t].dim)
+            return hotbed_error_path(
+                hotbed_fail_table_limit(
+                    HOTBED_ERR_STATE, name, "dim", tables[t].dim, there[t].dim,
+                    "table '%s' has dim %" PRIu32 ", but %" PRIu32 " in %s of %s: %s", name,
+                    tables[t].dim, there[t].dim, cut, d->file.name, remedy),
+                d->file.name);
+        if (there[t].key_type != tables[t].key_type)
+            return hotbed_error_path(
+                hotbed_fail_table(
+                    HOTBED_ERR_STATE, name, "table '%s' has %s keys, but %s keys in %s of %s: %s",
+                    name, tables[t].key_type == HOTBED_KEY_I64 ? "i64" : "u64",
+                    there[t].key_type == HOTBED_KEY_I64 ? "i64" : "u64", cut, d->file.name, remedy),
+                d->file.name);
+    }
+    return HOTBED_OK;
+}
+
+/* Look at the file of a cut. *base: it is a base, and whole. Damaged files are not cuts: readers do not use
+ * them. */
+static hotbed_status look_at(
+    hotbed_directory *d, const char *name, uint64_t number, const hotbed_cut_table *tables,
+    uint32_t n, bool *base) {
+    void *data = NULL;
+    uint64_t bytes = 0;
+    hotbed_cut cut;
+    *base = false;
+    HOTBED_TRY(read_front(
+        d, name, hotbed_cut_bytes(HOTBED_CUT_TABLES_MOST, HOTBED_CUT_RANKS_MOST), &data, &bytes));
+    hotbed_status status = HOTBED_OK;
+    if (data != NULL && bytes <= hotbed_cut_bytes(HOTBED_CUT_TABLES_MOST, HOTBED_CUT_RANKS_MOST) &&
+        hotbed_cut_parse(name, number, data, bytes, &cut) == HOTBED_OK) {
+        status = check_model(d, name, cut.tables, cut.head->tables, tables, n);
+        if (status == HOTBED_OK && cut.head->parent == 0)
+            status = has_rows(d, &cut, base);
+    }
+    hotbed_delete(data);
+    return status;
+}
+
+hotbed_status hotbed_directory_read(
+    hotbed_directory *d, const hotbed_cut_table *tables, uint32_t n, hotbed_directory_list *out) {
     names all;
     *out = (hotbed_directory_list){.highest = 0};
     hotbed_status status = list_names(d, false, &all);
@@ -161,7 +292,7 @@ hotbed_status hotbed_directory_read(hotbed_directory *d, hotbed_directory_list *
         uint64_t number = cut > 0 ? cut : hotbed_rows_number(all.names[i]);
         bool base = false;
         if (cut > 0)
-            status = is_base(d, all.names[i], cut, &base);
+            status = look_at(d, all.names[i], cut, tables, n, &base);
         if (base)
             out->bases[out->num_bases++] = cut;
         out->highest = number > out->highest ? number : out->highest;

@@ -16,7 +16,8 @@ typedef struct hotbed_directory {
 } hotbed_directory;
 
 /* Open the directory; rank 0 creates it, locks it and removes unfinished files. The caller must call
- * hotbed_directory_close(), even after an error. Errors: IO, STATE (another publisher has it). */
+ * hotbed_directory_close(), even after an error. Errors: IO, STATE (another publisher has it), ARGUMENT (it is
+ * a checkpoint, or in one, or contains one). */
 hotbed_status hotbed_directory_open(
     const hotbed_io_calls *calls, const char *path, uint32_t rank, hotbed_directory *out);
 void hotbed_directory_close(hotbed_directory *directory);
@@ -28,8 +29,11 @@ typedef struct hotbed_directory_list {
     uint64_t *bases; /* [num_bases] numbers of bases that are whole cuts, rising; hotbed_delete() */
 } hotbed_directory_list;
 
-/* Read the names, and the heads of the cuts. Errors: IO, MEMORY. */
-hotbed_status hotbed_directory_read(hotbed_directory *directory, hotbed_directory_list *out);
+/* Read the names, the heads of the cuts, and the fronts of the rows files of bases. Errors: IO, MEMORY, STATE (a
+ * cut has other tables than these, [n]: other names, dims or key types, or another order). */
+hotbed_status hotbed_directory_read(
+    hotbed_directory *directory, const hotbed_cut_table *tables, uint32_t n,
+    hotbed_directory_list *out);
 
 /* A rows file that is written. hotbed_rows_begin() is followed by hotbed_rows_drop(), or, if nothing fails:
  * for each table hotbed_rows_table_begin(), the rows in the order of their keys' hashes, and

@@ -491,7 +491,7 @@ static hotbed_status open_directory(
     if (p->rank != 0)
         return HOTBED_OK;
     hotbed_directory_list list;
-    HOTBED_TRY(hotbed_directory_read(&p->directory, &list));
+    HOTBED_TRY(hotbed_directory_read(&p->directory, p->tables, p->head.tables, &list));
     p->head.number = list.highest;
     p->bases = list.bases;
     p->num_bases = p->base_capacity = list.num_bases;

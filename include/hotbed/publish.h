@@ -110,11 +110,12 @@ typedef struct hotbed_publish_options {
  * publisher are removed. Synchronous. While the publisher exists, no other one can be created in the
  * directory, on this machine or, where the file system carries locks between machines, on another.
  *
- *   directory     in  its parent exists
+ *   directory     in  its parent exists. Its cuts, if it has any, are of the same model: tables of the same names,
+ *                     dims and key types, in the same order. It is no checkpoint, and in none, and contains none
  *   storages      in  [num_storages], which outlive the publisher; names of tables are distinct
  *
- * Errors: ARGUMENT (an encoding that does not exist; a filter that hotbed_change_filter_check() refuses; routes without ranks or of another world; a communicator of GPUs), STATE (another
- * publisher has the directory; ranks have other tables or options), IO, MEMORY, COMM, UNSUPPORTED (a build
+ * Errors: ARGUMENT (an encoding that does not exist; a filter that hotbed_change_filter_check() refuses; routes without ranks or of another world; a communicator of GPUs; a directory of checkpoints), STATE (another
+ * publisher has the directory; its cuts are of another model, with both values; ranks have other tables or options), IO, MEMORY, COMM, UNSUPPORTED (a build
  * without HOTBED_SERVE). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_publisher_create(
     const char *directory, hotbed_storage *const *storages, uint32_t num_storages,

@@ -880,6 +880,14 @@ static void other_tables_need_a_new_reader(hotbed_backend backend) {
     hotbed_storage_options_init(&options);
     options.num_tables = 1, options.tables = &table;
     CHECK_OK(hotbed_storage_create(&options, b.stream, &other));
+    b.publisher = NULL;
+    CHECK_STATUS(
+        hotbed_publisher_create(b.directory, &other, 1, &b.options, b.stream, &b.publisher),
+        HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "table 'hash' has dim 4, but 5 in cut-000000000001") != NULL);
+    char cut[600];
+    snprintf(cut, sizeof cut, "%s/cut-000000000001", b.directory);
+    CHECK_EQ(unlink(cut), 0); /* as the message says */
     CHECK_OK(hotbed_publisher_create(b.directory, &other, 1, &b.options, b.stream, &b.publisher));
     CHECK_OK(hotbed_publisher_publish(b.publisher, 2, b.stream));
     CHECK_OK(hotbed_publisher_wait(b.publisher));

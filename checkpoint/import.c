@@ -155,6 +155,32 @@ static hotbed_status invert_ages(
     return HOTBED_OK;
 }
 
+/* Check that no word of a signed column is negative. `first` is the number of the part's first row. */
+static hotbed_status check_sign(
+    const hotbed_import_table *t, const hotbed_import_column *column, uint64_t first, uint64_t n,
+    const uint64_t *words) {
+    for (uint64_t i = 0; column->is_signed && i < n; i++)
+        if (words[i] > INT64_MAX)
+            return hotbed_fail_table_value(
+                HOTBED_ERR_CORRUPT, t->name, NULL, (double)(int64_t)words[i],
+                "%s: row %" PRIu64 " of table '%s' has %" PRId64
+                "; scores and times are not negative",
+                column->file->name, first + i, t->name, (int64_t)words[i]);
+    return HOTBED_OK;
+}
+
+/* Check that eviction can compare all words. */
+static hotbed_status check_exact(const hotbed_import_table *t, uint64_t n, const uint64_t *words) {
+    for (uint64_t i = 0; i < n; i++)
+        if (words[i] > HOTBED_SCORE_MOST)
+            return hotbed_fail_table_limit(
+                HOTBED_ERR_UNSUPPORTED, t->name, NULL, words[i], 0x1p52 - 1,
+                "table '%s', row %" PRIu64 ": score or time %" PRIu64
+                " is over 2^52 - 1: replace the column by smaller numbers of the same order",
+                t->name, i, words[i]);
+    return HOTBED_OK;
+}
+
 /* Read a column of words for all rows. Eviction compares 52 bits. If any word is larger, all words
  * are replaced by their ranks, which have the same order. */
 static hotbed_status read_column(
@@ -172,13 +198,18 @@ static hotbed_status read_column(
     HOTBED_TRY(hotbed_error_table(
         HOTBED_CHECK_MEMORY(words, "%" PRIu64 " scores of table '%s'", n, t->name), t->name));
     hotbed_status status = HOTBED_OK;
-    for (uint32_t p = 0; p < t->num_parts && status == HOTBED_OK; at += t->parts[p++].rows)
-        status = read_words(&t->parts[p].columns[column], t->parts[p].rows, words + at);
+    for (uint32_t p = 0; p < t->num_parts && status == HOTBED_OK; at += t->parts[p++].rows) {
+        const hotbed_import_column *from = &t->parts[p].columns[column];
+        status = read_words(from, t->parts[p].rows, words + at);
+        HOTBED_THEN(status, check_sign(t, from, at, t->parts[p].rows, words + at));
+    }
     uint64_t unit = t->nanoseconds ? 1000 : 1;
     for (uint64_t i = 0; i < n && column == HOTBED_COLUMN_TIMES; i++)
         words[i] /= unit;
     if (status == HOTBED_OK && ages)
         status = invert_ages(t, n, unit, words);
+    if (status == HOTBED_OK && t->exact_scores)
+        status = check_exact(t, n, words);
     if (status == HOTBED_OK && largest(n, words) > HOTBED_SCORE_MOST)
         status = rank_words(n, words);
     if (status == HOTBED_OK)

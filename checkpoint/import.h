@@ -12,6 +12,7 @@
 typedef struct hotbed_import_column {
     hotbed_io_file *file; /* borrowed */
     uint64_t offset, stride;
+    bool is_signed; /* scores and times: a negative one is an error */
 } hotbed_import_column;
 
 typedef struct hotbed_import_part {
@@ -32,6 +33,8 @@ typedef struct hotbed_import_table {
      * unless it is given and later. */
     bool ages;
     uint64_t now;
+    /* A score or time over 2^52 - 1 is an error; otherwise ranks replace all of them. */
+    bool exact_scores;
     /* Times and ages are in nanoseconds; microseconds are written. */
     bool nanoseconds;
     hotbed_import_part *parts; /* [num_parts] */
@@ -48,11 +51,12 @@ typedef struct hotbed_import {
 } hotbed_import;
 
 /* Write a full checkpoint with one shard. If a score or time of a table needs more than 52 bits, as
- * nanoseconds do, ranks replace all of them: 1 for the lowest, equal ranks for equal values. The
+ * nanoseconds do, ranks replace all of them, unless exact_scores is set: 1 for the lowest, equal ranks for equal
+ * values. The
  * storage's clock becomes the highest score, so keys that a table sees later score higher. Keys and
  * the order of rows are held in memory, 48 bytes for each row of the largest table. Errors: STATE
- * (`path` exists; a key occurs twice), IO, CORRUPT (an age over 2^63 - 1), UNSUPPORTED (a count over
- * 2^52 - 1), MEMORY. */
+ * (`path` exists; a key occurs twice), IO, CORRUPT (an age over 2^63 - 1; a negative score), UNSUPPORTED (a
+ * count over 2^52 - 1, or an exact score), MEMORY. */
 hotbed_status hotbed_checkpoint_import(
     const hotbed_io_calls *calls, const char *path, const hotbed_import *import);
 

@@ -216,6 +216,7 @@ static hotbed_status open_column(
             "; the weights have %" PRIu64 " rows, and need %" PRIu64 " of %" PRIu32 " bytes",
             out->file->name, npy.rows, npy.width, npy.type, npy.bytes, t->parts[0].rows, width,
             bytes);
+    out->is_signed = npy.type == 'i';
     return HOTBED_OK;
 }
 
@@ -311,6 +312,7 @@ static hotbed_status add_npy_table(source *s, const char *name) {
         return wrong(columns[HOTBED_COLUMN_VALUES].file, "weights are <f4 or <f2, 1 to 4096 wide");
     t->dtype = npy.bytes == 4 ? HOTBED_F32 : HOTBED_F16;
     t->dim = (uint32_t)npy.width;
+    t->exact_scores = true;
     part->rows = npy.rows;
     HOTBED_TRY(open_keys_column(s, t));
     if (t->kind == HOTBED_TABLE_HASH) {

@@ -117,6 +117,13 @@ static hotbed_status open_index(const hotbed_chain_link *link, hotbed_io_file *o
     return hotbed_extent_check_bytes(out, "the index", 0, m->index_bytes, m->index, m->block_bytes);
 }
 
+hotbed_status hotbed_checkpoint_check_index(const hotbed_chain_link *link) {
+    hotbed_io_file file;
+    const hotbed_status status = open_index(link, &file);
+    hotbed_io_drop(&file);
+    return status;
+}
+
 static hotbed_status verify_index(verifier *v) {
     hotbed_io_file file;
     hotbed_status status = open_index(&v->link, &file);
@@ -204,10 +211,8 @@ hotbed_status hotbed_checkpoint_verify(
 
 hotbed_status hotbed_checkpoint_verify_quick(const hotbed_io_calls *calls, const char *path) {
     hotbed_chain_link link;
-    hotbed_io_file index = HOTBED_IO_CLOSED;
     hotbed_status status = hotbed_chain_link_open(calls, path, &link);
-    HOTBED_THEN(status, open_index(&link, &index));
-    hotbed_io_drop(&index);
+    HOTBED_THEN(status, hotbed_checkpoint_check_index(&link));
     hotbed_chain_link_close(&link);
     return status;
 }

@@ -14,6 +14,9 @@ hotbed_status hotbed_checkpoint_verify(
  * the digests of blocks. Errors: IO, CORRUPT, UNSUPPORTED, MEMORY. */
 hotbed_status hotbed_checkpoint_verify_quick(const hotbed_io_calls *calls, const char *path);
 
+/* Check the size and the digest of the index of a checkpoint that is open. Errors: CORRUPT, IO. */
+hotbed_status hotbed_checkpoint_check_index(const hotbed_chain_link *link);
+
 /* Check that every shard and the index are plain files of the size in *manifest. Reads none of
  * them. Errors: CORRUPT (missing, not a plain file, another size), IO. */
 hotbed_status hotbed_checkpoint_check_files(

@@ -85,11 +85,13 @@ static const char help[] =
     "Digests detect damage. They do not detect forgery: XXH3 is not cryptographic.\n";
 
 int tool_fail(hotbed_status status) {
+    (void)fflush(stdout); /* both may be one file */
     fprintf(stderr, "hotbed-ckpt: %s: %s\n", hotbed_status_name(status), hotbed_last_error());
     return status == HOTBED_ERR_CORRUPT ? TOOL_DIFFERS : TOOL_TROUBLE;
 }
 
 int tool_usage(const char *text, const char *value) {
+    (void)fflush(stdout);
     fprintf(stderr, "hotbed-ckpt: %s%s (see --help)\n", text, value);
     return TOOL_TROUBLE;
 }

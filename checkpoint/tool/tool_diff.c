@@ -15,7 +15,9 @@ typedef struct differ {
     const tool_options *options;
     hotbed_chain a, b;
     bool same;
-    bool any; /* something was printed */
+    bool any;         /* an element of the JSON array was printed */
+    uint32_t tables;  /* of both, together */
+    uint32_t differs; /* of these */
 } differ;
 
 /* Start the next element of the JSON array. */
@@ -83,14 +85,22 @@ static hotbed_status diff_table(differ *d, uint32_t table, uint32_t other) {
         HOTBED_TRY(hotbed_checkpoint_diff(
             &d->a, table, &d->b, other, HOTBED_CHAIN_COUNTED, false, progress, &counts));
     const char *times = d->options->ignore_scores ? NULL : times_only_in(x, y);
-    d->same = d->same && is_same(&rows) && is_same(&counts) && times == NULL;
+    const bool same = is_same(&rows) && is_same(&counts) && times == NULL;
+    d->same = d->same && same;
+    d->tables++;
+    d->differs += same ? 0 : 1;
     begin_item(d);
-    (d->options->json ? print_json : print_text)(x->name, &rows, &counts, times);
+    if (d->options->json)
+        print_json(x->name, &rows, &counts, times);
+    else if (!same)
+        print_text(x->name, &rows, &counts, times);
     return HOTBED_OK;
 }
 
 static void print_alone(differ *d, const char *table, const char *where) {
     d->same = false;
+    d->tables++;
+    d->differs++;
     begin_item(d);
     if (d->options->json)
         printf("\"table\": \"%s\", \"only_in\": \"%s\"}", table, where);
@@ -230,9 +240,16 @@ static hotbed_status diff_blobs(differ *d) {
 
 /* --- the command ------------------------------------------------------------------------------------------------ */
 
+static hotbed_status open_chain(const char *path, hotbed_chain *out) {
+    HOTBED_TRY(tool_open_chain(path, out));
+    for (uint32_t i = 0; i < out->n; i++)
+        HOTBED_TRY(hotbed_checkpoint_check_index(&out->links[i]));
+    return HOTBED_OK;
+}
+
 static hotbed_status diff(differ *d, const char *a, const char *b) {
-    hotbed_status status = tool_open_chain(a, &d->a);
-    HOTBED_THEN(status, tool_open_chain(b, &d->b));
+    hotbed_status status = open_chain(a, &d->a);
+    HOTBED_THEN(status, open_chain(b, &d->b));
     HOTBED_THEN(status, diff_tables(d));
     HOTBED_THEN(status, diff_blobs(d));
     if (status == HOTBED_OK)
@@ -245,11 +262,17 @@ static hotbed_status diff(differ *d, const char *a, const char *b) {
 int tool_diff(const tool_options *o) {
     differ d = {.options = o, .same = true};
     hotbed_status status = diff(&d, o->paths[0], o->paths[1]);
-    if (o->json && (status == HOTBED_OK || d.any))
-        printf("%s]\n", d.any ? "" : "[");
     if (status != HOTBED_OK) {
+        printf(o->json && d.any ? "\n" : ""); /* and no end of the array */
         tool_fail(status);
         return TOOL_TROUBLE; /* status 1 would mean that they differ */
     }
+    begin_item(&d);
+    if (o->json)
+        printf("\"verdict\": \"%s\"}]\n", d.same ? "equal" : "different");
+    else if (d.same)
+        printf("equal: %" PRIu32 " tables\n", d.tables);
+    else
+        printf("different: %" PRIu32 " of %" PRIu32 " tables\n", d.differs, d.tables);
     return d.same ? TOOL_SAME : TOOL_DIFFERS;
 }

@@ -210,11 +210,43 @@ static hotbed_status verify_one(const tool_options *o, const char *path) {
                     : hotbed_checkpoint_verify(tool_files(), path, &o->progress);
 }
 
-/* Print a line about a checkpoint without damage. */
-static void print_good(const char *path) {
+/* Names in a directory that are not of its checkpoint. */
+typedef struct others {
+    uint32_t world;
+    bool json;
+    uint64_t n; /* printed */
+} others;
+
+static void print_other(void *context, const char *name) {
+    others *o = context;
+    unsigned shard = 0;
+    if (strcmp(name, HOTBED_MANIFEST_NAME) == 0 || strcmp(name, HOTBED_INDEX_NAME) == 0 ||
+        (sscanf(name, "shard-%u", &shard) == 1 && shard < o->world &&
+         strcmp(name, hotbed_shard_name(shard, o->world).text) == 0))
+        return;
+    printf(o->n++ > 0 ? ", " : o->json ? "" : "; not of the checkpoint: ");
+    if (o->json)
+        tool_json_text(name);
+    else
+        printf("%s", tool_show(name).text);
+}
+
+static void print_others(const char *path, uint32_t world, bool json) {
+    hotbed_io_file directory = HOTBED_IO_CLOSED;
+    others o = {.world = world, .json = json};
+    if (hotbed_io_open(&hotbed_io_system, NULL, path, HOTBED_IO_DIRECTORY, &directory) == HOTBED_OK)
+        (void)hotbed_io_system.list(hotbed_io_system.self, directory.handle, print_other, &o);
+    hotbed_io_drop(&directory);
+}
+
+/* Print what is to be known of a checkpoint without damage. */
+static void print_good(const char *path, bool json) {
     hotbed_manifest m = {.world = 0};
-    bool increment = read_manifest(path, &m) == HOTBED_OK && m.increment;
-    printf("%s: good%s\n", path, increment ? "; an increment, whose parents were not read" : "");
+    const bool increment = read_manifest(path, &m) == HOTBED_OK && m.increment;
+    if (!json)
+        printf("%s: good%s", path, increment ? "; an increment, whose parents were not read" : "");
+    print_others(path, m.world, json);
+    printf(json ? "" : "\n");
     hotbed_manifest_free(&m);
 }
 
@@ -222,7 +254,7 @@ static void print_good(const char *path) {
  * one was printed. */
 static int report(const tool_options *o, const char *path, hotbed_status status, bool *first) {
     if (!o->json && status == HOTBED_OK)
-        print_good(path);
+        print_good(path, false);
     else if (!o->json)
         printf("%s: %s\n", path, hotbed_last_error());
     if (o->json) {
@@ -230,7 +262,10 @@ static int report(const tool_options *o, const char *path, hotbed_status status,
         tool_json_text(path);
         printf(", \"status\": \"%s\", \"error\": ", hotbed_status_name(status));
         tool_json_text(status == HOTBED_OK ? "" : hotbed_last_error());
-        printf("}");
+        printf(", \"others\": [");
+        if (status == HOTBED_OK)
+            print_good(path, true);
+        printf("]}");
     }
     *first = false;
     return status == HOTBED_OK            ? TOOL_SAME

@@ -73,8 +73,9 @@ def tool_json(*words, status=0):
 
 
 def same(a, b):
-    rows = tool_json("diff", a, b)
+    *rows, last = tool_json("diff", a, b)
     check(all(r["added"] == r["removed"] == r["changed"] == 0 for r in rows), "diff of equal ones")
+    check(last == {"verdict": "equal"}, "the verdict on equal ones")
 
 
 def limited(limit, value):
@@ -377,7 +378,7 @@ def check_scores(root, a):
         check(row["changed"] == 3 and found == [0, 0, 3], f"scores: {row}")
         text = " ".join(tool("diff", *pair, status=1).split())
         check("changed 3: weights of 0, states of 0, scores of 3; largest difference of weights 0" in text, text)
-        rows = tool_json("diff", "--ignore-scores", *pair)
+        rows = [r for r in tool_json("diff", "--ignore-scores", *pair) if "table" in r]
         check(all(r["changed"] == r["scores_changed"] == 0 for r in rows), f"scores are ignored: {rows}")
     shutil.rmtree(y)
     changed = np.load(state)
@@ -419,6 +420,32 @@ def check_dealt(root):
     shutil.rmtree(place)
 
 
+def check_diff_of_damaged(root, path):
+    """A damaged checkpoint is not compared, and what was compared before an error is no whole JSON value."""
+    bad = os.path.join(root, "bad")
+    for damage in ("no index", "index", "rows"):
+        shutil.copytree(path, bad)
+        index, shard = os.path.join(bad, "index.h5"), os.path.join(bad, "shard-00001-of-00002.h5")
+        if damage == "no index":
+            os.remove(index)
+        else:
+            name = index if damage == "index" else shard
+            flip(name, os.path.getsize(name) - 9)
+        for words in ([path, bad], [bad, path]):
+            tool("diff", *words, status=2)
+            done = tool_run("diff", *words, "--json")
+            try:
+                json.loads(done.stdout)
+                check(False, f"{damage}: a whole value: {done.stdout}")
+            except json.JSONDecodeError:
+                pass
+            both = subprocess.run(
+                [TOOL, "diff", *words, "--json"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            check(both.stdout.splitlines()[-1].startswith("hotbed-ckpt: CORRUPT: "), f"{damage}: {both.stdout}")
+        shutil.rmtree(bad)
+
+
 def check_diff(root):
     a, b = os.path.join(root, "a"), os.path.join(root, "b")
     sample(a, HOTBED_SAMPLE_RANKS="2")
@@ -427,7 +454,11 @@ def check_diff(root):
     check([r["changed"] for r in rows] == [400, 90, 5], "changed rows")
     check("changed 400" in " ".join(tool("diff", a, b, status=1).split()), "diff as text")
     tool("diff", a, os.path.join(root, "c"), status=2)
+    check(tool_json("diff", a, b, status=1)[-1] == {"verdict": "different"}, "the verdict")
+    check(tool("diff", a, b, status=1).splitlines()[-1] == "different: 3 of 3 tables", "the verdict as text")
+    check(tool("diff", a, a) == "equal: 3 tables\n", "equal ones as text")
     shutil.rmtree(b)
+    check_diff_of_damaged(root, a)
     check_not_finite(root, a)
     check_scores(root, a)
     differs = []
@@ -785,6 +816,97 @@ def check_publish(root):
     check(max(os.listdir(out)) == "rows-000000000003-00000", "a cut after a failure")
     shutil.rmtree(place)
     shutil.rmtree(out)
+
+
+def check_published_places(root):
+    """Cuts are published neither in checkpoints nor beside them, and a directory has the cuts of one model."""
+    path, place, out = (os.path.join(root, name) for name in ("ranks", "place", "published"))
+    shutil.rmtree(place, ignore_errors=True)
+    os.mkdir(place)
+    for step in ("step-1", "step-2"):
+        shutil.copytree(path, os.path.join(place, step))
+    one = os.path.join(place, "step-1")
+    before = sorted(os.listdir(one))
+    for words, where, why in (
+        (["publish", path, one], root, "is a checkpoint"),
+        (["publish", path, place], root, "contains checkpoints (step-"),
+        (["publish", path, os.path.join(one, "sub")], root, "is in a checkpoint"),
+        (["publish", path, "."], one, "is a checkpoint"),
+        (["publish", path, "."], place, "contains checkpoints (step-"),
+        (["convert", path, os.path.join(one, "out.h5"), "--to", "h5"], root, "is a checkpoint, in which nothing"),
+    ):
+        done = tool_run(*words, cwd=where)
+        check(done.returncode == 2 and "ARGUMENT" in done.stderr and why in done.stderr, f"{words}: {done}")
+        check(sorted(os.listdir(one)) == before and sorted(os.listdir(place)) == ["step-1", "step-2"], f"{words}")
+    check(tool_json("verify", one)[0]["others"] == [], "no other files")
+    open(os.path.join(one, "cut-000000000001"), "w").close()
+    check(tool("verify", one) == one + ": good; not of the checkpoint: cut-000000000001\n", "another file")
+    check(tool_json("verify", one)[0]["others"] == ["cut-000000000001"], "another file in JSON")
+    tool("publish", path, os.path.join(place, "published"))  # a directory of its own, beside checkpoints
+    shutil.rmtree(place)
+
+    npy, model, other = (os.path.join(root, name) for name in ("npy", "model", "other"))
+
+    def make(to, **tables):
+        os.mkdir(npy)
+        for name, dim in tables.items():
+            np.save(os.path.join(npy, name + ".weight.npy"), np.ones((9, dim), np.float32))
+        tool("convert", npy, to, "--from", "npy")
+        shutil.rmtree(npy)
+
+    make(model, a=4, b=2)
+    for _ in range(2):
+        tool("publish", model, out)
+    before = sorted(os.listdir(out))
+    for tables, text in (
+        ({"a": 4, "b": 3}, "table 'b' has dim 3, but 2 in cut-"),
+        ({"a": 4}, "table number 1 is none, but b in cut-"),
+        ({"a": 4, "c": 2}, "table number 1 is c, but b in cut-"),
+        ({"a": 4, "b": 2, "c": 1}, "table number 2 is c, but none in cut-"),
+    ):
+        make(other, **tables)
+        done = tool_run("publish", other, out)
+        check(done.returncode == 2 and "STATE" in done.stderr and text in done.stderr, f"{tables}: {done}")
+        check(sorted(os.listdir(out)) == before, "the cuts of the model stay")
+        shutil.rmtree(other)
+    # Only whole bases are counted: an empty cut, and one without its rows, take no place of the two.
+    open(os.path.join(out, "cut-000000000009"), "w").close()
+    os.remove(os.path.join(out, "rows-000000000002-00000"))
+    check(tool_json("publish", model, out)["cut"] == 10, "the number after all names")
+    names = os.listdir(out)
+    check({"cut-000000000001", "rows-000000000001-00000", "cut-000000000010"} <= set(names), f"whole bases: {names}")
+    tool("publish", model, out)
+    names = [name for name in sorted(os.listdir(out)) if name.startswith("cut-")]
+    check(names == ["cut-000000000010", "cut-000000000011"], f"two whole bases: {names}")
+    shutil.rmtree(out)
+    shutil.rmtree(model)
+
+
+def check_scores_of_npy(root):
+    """A score that a table cannot compare is refused with table, row and value."""
+    npy, path = os.path.join(root, "npy"), os.path.join(root, "path")
+    for column in ("metadata", "times"):
+        for value, status, text in (
+            (np.int64(-5), 1, "row 1 of table 't' has -5; scores and times are not negative"),
+            (np.int64(1 << 52), 2, "table 't', row 1: score or time 4503599627370496 is over 2^52 - 1"),
+            (np.uint64((1 << 64) - 5), 2, "table 't', row 1: score or time 18446744073709551611 is over 2^52 - 1"),
+            (np.int64((1 << 52) - 1), 0, ""),
+        ):
+            os.mkdir(npy)
+            np.save(os.path.join(npy, "t.weight.npy"), np.ones((3, 2), np.float32))
+            np.save(os.path.join(npy, "t.weight_id.npy"), np.arange(3))
+            scores = np.array([98, 100, 100], value.dtype)
+            np.save(os.path.join(npy, "t.metadata.npy"), scores)
+            scores[1] = value
+            np.save(os.path.join(npy, f"t.{column}.npy"), scores)
+            done = tool_run("convert", npy, path, "--from", "npy")
+            check(done.returncode == status and text in done.stderr, f"{column} {value}: {done}")
+            check(os.path.exists(path) == (status == 0), "nothing after a failure")
+            if status == 0:
+                name = {"metadata": "metadata", "times": "times"}[column]
+                check(sorted(read_rows(path)["t"][name].tolist()) == sorted(scores.tolist()), "scores are kept")
+                shutil.rmtree(path)
+            shutil.rmtree(npy)
 
 
 def check_publish_memory(root):
@@ -1265,7 +1387,7 @@ def check_increments(root):
     tool("compact", one, out)
     check(tool("verify", out) == out + ": good\n", "verify of a full checkpoint")
     same(one, out)
-    rows = {r["table"]: r for r in tool_json("diff", full, one, status=1)}
+    rows = {r["table"]: r for r in tool_json("diff", full, one, status=1) if "table" in r}
     check(rows["hash"]["removed"] == 37 and rows["hash"]["changed"] == 41, "diff along a chain")
     shutil.rmtree(place)
     os.mkdir(place)
@@ -1572,10 +1694,12 @@ def main():
         check_dealt(root)
         check_npy(root)
         check_publish(root)
+        check_published_places(root)
         check_publish_memory(root)
         check_row_types(root)
         check_lost_values(root)
         check_times(root)
+        check_scores_of_npy(root)
         check_h5(root)
         check_dynamicemb(root)
         check_dump_args(root)

@@ -248,6 +248,8 @@ def _options(
     model: _Model, dense: Optional[bytes], step: int, extra: bytes, increments: Optional[Increments], keep: List[Any]
 ) -> Any:
     """Create the ``hotbed_checkpoint_options *`` of a save, which points to objects appended to ``keep``."""
+    for storage in model.storages:
+        storage.take_rate()  # a scheduler may have stepped since the last backward
     blobs = {_EXTRA: extra} if extra else {}
     if dense is not None:
         blobs[_DENSE] = dense
@@ -797,6 +799,8 @@ def _check_dense(path: str, model: _Model, optimizer: Any, dense: Dict[str, Any]
 def latest(directory: Path) -> List[str]:
     """Return the paths of the newest whole checkpoint in a directory, to resume from it.
 
+    A directory that does not exist has none.
+
     The first path is a full checkpoint; the others are the increments that lead to the newest one::
 
         paths = checkpoint.latest("runs/a")
@@ -817,6 +821,8 @@ def latest(directory: Path) -> List[str]:
         FileError: a directory or file cannot be read.
         UnsupportedError: a checkpoint has a newer format, or the library was built without HDF5.
     """
+    if not os.path.lexists(directory):
+        return []
     found = new("checkpoint_found")
     check(lib.hotbed_checkpoint_latest(os.fsencode(directory), found))
     try:

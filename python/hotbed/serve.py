@@ -169,8 +169,17 @@ class Publisher:
         return numbers(out)
 
     def close(self) -> None:
-        """Wait for the last cut, and let another publisher use the directory."""
-        self._close()
+        """Wait for the last cut, and let another publisher use the directory.
+
+        Raises:
+            HotbedError: the last cut could not be written; the publisher is closed.
+        """
+        if not self._close.alive:
+            return
+        try:
+            self.wait()
+        finally:
+            self._close()
 
     def __enter__(self) -> "Publisher":
         """Return the publisher; the block's end waits for the last cut, and closes it."""
@@ -179,12 +188,11 @@ class Publisher:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        """Wait for the last cut, unless the block raised, and close the publisher."""
-        try:
-            if kind is None:
-                self.wait()
-        finally:
+        """Close the publisher; if the block raised, an error of the last cut is not raised."""
+        if kind is None:
             self.close()
+        else:
+            self._close()
 
 
 def _destroy(publisher: Any, sink: Any, *keep: Any) -> None:

@@ -59,6 +59,21 @@ def test_a_checkpoint_is_loaded_again(tmp_path):
         assert torch.equal(rows, rows_of(second)[name])
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_schedulers_last_step_is_saved(is_async, tmp_path):
+    first, second = collection(), collection()
+    schedule = torch.optim.lr_scheduler.ExponentialLR(first.fused_optimizer, 0.5)
+    step(first)
+    first.fused_optimizer.step()
+    schedule.step()
+    if is_async:
+        checkpoint.async_save(tmp_path / "c", first).wait()
+    else:
+        checkpoint.save(tmp_path / "c", first)
+    checkpoint.load(tmp_path / "c", second)
+    assert second.fused_optimizer.param_groups[0]["lr"] == 0.05
+
+
 def test_threads_save_at_the_same_time(tmp_path):
     # libhdf5 of release wheels is not thread-safe: the library calls it under a lock.
     together = threading.Barrier(4)

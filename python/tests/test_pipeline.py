@@ -97,6 +97,18 @@ def check_equal(results, expected, model, other):
         assert torch.equal(a, b)
 
 
+def test_a_batch_trains_before_the_error_of_the_next_one():
+    clicks, model, other = batches(), Model(), Model()
+    clicks[3].inputs["items"].values()[0] = ROWS  # not a row of the table
+    pipeline, source, results = ht.TrainPipeline(model, adam(model)), iter(clicks), []
+    with pytest.raises(hotbed.KeyRangeError):
+        for result in pipeline(source):
+            results.append(result)
+    assert len(results) == 3
+    results += pipeline(source)
+    check_equal(results, plain(other, clicks[:3] + clicks[4:], adam(other)), model, other)
+
+
 def test_a_pipeline_gives_the_bytes_of_the_plain_loop():
     model, other = Model(), Model()
     expected = plain(other, batches(), adam(other))
@@ -261,3 +273,5 @@ def test_arguments():
     )
     with pytest.raises(hotbed.ArgumentError, match="'e' has max_in_flight=1"):
         ht.TrainPipeline(one)
+    with pytest.raises(hotbed.ArgumentError, match="optimizer 'FusedOptimizer' is of rows"):
+        ht.TrainPipeline(Model(), Model().items.fused_optimizer)

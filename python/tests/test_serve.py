@@ -273,6 +273,17 @@ def test_bad_arguments_are_named(tmp_path):
     assert torch.equal(rows, model.rows.rows("word", keys))
 
 
+def test_closing_a_publisher_reports_the_last_cut(tmp_path):
+    model = train(Model())
+    model.bags.set_rows("item", torch.tensor([1]), torch.full((1, 8), 1e6))
+    publisher = hotbed.serve.Publisher(tmp_path, model, encoding="f16")
+    publisher.publish(1)
+    with pytest.raises(hotbed.ArgumentError, match=r"key 1: f16 does not have the value 1e\+06"):
+        publisher.close()
+    publisher.close()  # is closed
+    hotbed.serve.Publisher(tmp_path, model).close()
+
+
 def parse(directory, number):
     """Read a cut of one rank as docs/formats.md describes it: keys, rows and removed keys of each table, by name."""
     numpy = pytest.importorskip("numpy")

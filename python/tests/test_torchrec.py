@@ -48,6 +48,20 @@ def test_a_dlrm_has_the_same_losses_for_50_steps():
         torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"inverse_indices": (["f", "g"], torch.tensor([[0, 1, 1], [1, 0, 1]]))},
+        {"stride_per_key_per_rank": [[1], [3]]},
+    ],
+)
+def test_samples_of_a_feature_alone_are_refused(more):
+    bags = ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(ROWS, DIM, "t", feature_names=["f", "g"])])
+    kjt = torchrec.KeyedJaggedTensor(["f", "g"], torch.arange(4), lengths=torch.ones(4, dtype=torch.int64), **more)
+    with pytest.raises(hotbed.UnsupportedError, match="stride_per_key_per_rank and inverse_indices"):
+        bags(kjt)
+
+
 def test_an_embedding_collection_reads_torchrecs_rows():
     tables = [torchrec.EmbeddingConfig(name="t", embedding_dim=DIM, num_embeddings=ROWS, feature_names=FEATURES)]
     theirs, ours = torchrec.EmbeddingCollection(tables=tables), ht.EmbeddingCollection(tables)

@@ -348,8 +348,9 @@ class _Collection(torch.nn.Module):
         return storage.keys(number)
 
     def rows(self, table: str, keys: torch.Tensor) -> torch.Tensor:
-        """Return a copy of the rows of ``[n]`` keys, ``[n, embedding_dim]``; zeros for keys that this rank lacks.
+        """Return a copy of the rows of ``[n]`` keys, ``[n, embedding_dim]``.
 
+        Keys that this rank lacks, and keys outside of a static table, have zeros.
         Rows of ``int8`` and ``float8_e4m3fn`` are returned as float32.
         """
         storage, number = self._find(table)
@@ -738,10 +739,16 @@ def inputs(features: Any, storage: Storage, is_weighted: bool) -> Inputs:
 
     Raises:
         ArgumentError: not a batch; a feature is missing; a tensor has a wrong type, or the keys are on another device.
-        UnsupportedError: the weights require a gradient.
+        UnsupportedError: the weights require a gradient; features have samples of their own.
     """
-    if not isinstance(features, KeyedJaggedTensor) and not _is_torchrecs(features):
-        raise ArgumentError(f"features: {described(features)} is not a KeyedJaggedTensor", "features", features)
+    if not isinstance(features, KeyedJaggedTensor):
+        if not _is_torchrecs(features):
+            raise ArgumentError(f"features: {described(features)} is not a KeyedJaggedTensor", "features", features)
+        if features.variable_stride_per_key() or features.inverse_indices_or_none() is not None:
+            raise UnsupportedError(
+                "features: all features of a batch must have the same samples; stride_per_key_per_rank and "
+                "inverse_indices are not supported"
+            )
     wanted, given = storage.feature_names, features.keys()
     if given != wanted:
         missing = [f for f in wanted if f not in given]

@@ -10,8 +10,9 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 import torch
 from torch.utils._pytree import tree_map_only
 
-from hotbed.errors import ArgumentError
+from hotbed.errors import ArgumentError, wrong
 from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection
+from hotbed.torch._optimizer import FusedOptimizer
 
 _DEPTH = 4  #: levels of a batch that are searched for the input of a collection
 _Collection = Union[EmbeddingBagCollection, EmbeddingCollection]
@@ -141,7 +142,7 @@ class TrainPipeline:
         unprefetched: why a collection is not looked up ahead, by its name in the model.
 
     Raises:
-        ArgumentError: the model has no collection, or a collection with ``max_in_flight=1``.
+        ArgumentError: the model has no collection, or a collection with ``max_in_flight=1``; ``optimizer`` is of rows.
     """
 
     def __init__(
@@ -151,6 +152,12 @@ class TrainPipeline:
         step: Optional[Callable[[Any], None]] = None,
         device: Optional[Union[str, torch.device]] = None,
     ) -> None:
+        if isinstance(optimizer, FusedOptimizer):
+            raise wrong(
+                "optimizer",
+                type(optimizer).__name__,
+                "is of rows, which train by themselves; pass that of the dense part",
+            )
         self.model, self.optimizer, self._step = model, optimizer, step
         self._collections: Dict[str, _Collection] = {
             name: module
@@ -185,19 +192,34 @@ class TrainPipeline:
         current = self._load(source)
         try:
             while current is not None:
-                batch = current[0]
-                result = self._forward(batch)
-                current = self._load(source)
-                if current is not None:
-                    self._prefetch(current[0])
-                self._train(result)
+                result = self._forward(current[0])
+                current, error = self._ahead(source)
+                try:
+                    self._train(result)
+                except Exception:
+                    if error is not None:
+                        raise error  # which may be why, on several ranks
+                    raise
                 yield tree_map_only(torch.Tensor, torch.Tensor.detach, result)
+                if error is not None:
+                    raise error
         finally:
             if current is not None:
                 for name in self._paths:
                     self._collections[name].cancel()
 
     # --- the stages of a batch --------------------------------------------------------------------
+
+    def _ahead(self, source: Iterator[Any]) -> Tuple[Optional[List[Any]], Optional[Exception]]:
+        """Load and look up the next batch.  An error is returned: the current batch trains before it is raised."""
+        batch = None
+        try:
+            batch = self._load(source)
+            if batch is not None:
+                self._prefetch(batch[0])
+        except Exception as error:
+            return batch, error
+        return batch, None
 
     def _load(self, source: Iterator[Any]) -> Optional[List[Any]]:
         """Return the next batch on the device, in a list; None at the end."""

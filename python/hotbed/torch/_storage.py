@@ -905,8 +905,7 @@ class Storage:
             if not gradient.is_contiguous():
                 gradient = gradient.contiguous()
             stream = self.streams.current()
-            if self.group is not None and self.group["lr"] != self.learning_rate:
-                self._set_learning_rate(_rate(self.group["lr"]), stream)
+            self._take_rate(stream)
             self._backward(slot, ffi.cast(_VOID, gradient.data_ptr()), self.columns, stream)
             slot.held = False
             slot.tensors = ()
@@ -927,6 +926,15 @@ class Storage:
         status = lib.hotbed_storage_backward(self._c, slot.ticket, data, stride, stream)
         if status != 0:
             self.check(status)
+
+    def take_rate(self) -> None:
+        """Set the learning rate to that of the parameter group, as a backward does; before a save."""
+        with self.lock:
+            self._take_rate(self.streams.current())
+
+    def _take_rate(self, stream: Any) -> None:
+        if self.group is not None and self.group["lr"] != self.learning_rate:
+            self._set_learning_rate(_rate(self.group["lr"]), stream)
 
     def _set_learning_rate(self, rate: float, stream: Any) -> None:
         self.learning_rate = None  # unknown, if Ctrl-C arrives before the end

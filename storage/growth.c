@@ -61,8 +61,7 @@ static hotbed_status allocate(
     segment->changed =
         changed == 0 ? NULL : (uint32_t *)(void *)(segment->keys + (timed ? 3 : 2) * slots);
     if (changed > 0 && !hotbed_memory_is_fresh_zero(&grown->index))
-        HOTBED_TRY(hotbed_fill(
-            segment->changed + slots, 0, hotbed_recent_words(slots) * sizeof(uint32_t), stream));
+        HOTBED_TRY(hotbed_fill(segment->changed, 0, changed, stream));
     return hotbed_row_has_gaps(&table->view) && !hotbed_memory_is_fresh_zero(&grown->rows)
                ? hotbed_fill(segment->rows, 0, bytes, stream)
                : HOTBED_OK;

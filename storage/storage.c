@@ -69,7 +69,7 @@ static hotbed_status allocate_times(hotbed_table *table, bool apart, hotbed_stre
     return HOTBED_OK;
 }
 
-/* Allocate what is kept of the slots of a tier. Only rows without an index are read before they change. */
+/* Allocate what is kept of the slots of a tier, all 0. */
 static hotbed_status allocate_slots_changed(
     const hotbed_table *table, hotbed_memory_kind kind, const char *directory, uint64_t slots,
     hotbed_stream *stream, hotbed_memory *changed) {
@@ -79,13 +79,10 @@ static hotbed_status allocate_slots_changed(
         return hotbed_fail_table(
             status, table->name, "table %s: no memory to track changes of %llu slots", table->name,
             (unsigned long long)slots);
-    const bool indexed = hotbed_table_indexed(&table->view);
-    if (indexed)
+    if (hotbed_table_indexed(&table->view))
         hotbed_memory_start_small(changed);
-    if (hotbed_memory_is_fresh_zero(changed))
-        return HOTBED_OK;
-    const uint64_t first = indexed ? slots * sizeof(uint32_t) : 0;
-    return hotbed_fill((uint8_t *)changed->data + first, 0, bytes - first, stream);
+    return hotbed_memory_is_fresh_zero(changed) ? HOTBED_OK
+                                                : hotbed_fill(changed->data, 0, bytes, stream);
 }
 
 /* With track_changes: allocate for both tiers, for the lower one where its index is. */

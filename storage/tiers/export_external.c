@@ -55,8 +55,10 @@ static hotbed_status allocate_arrays(exporter *x) {
         HOTBED_TRY_MEMORY(
             carve.base, "an export of %llu rows at a time", (unsigned long long)x->chunk);
     }
-    return hotbed_memory_alloc(
-        x->stream, HOTBED_MEMORY_DEVICE, x->chunk * (3 * sizeof(uint64_t) + 1), NULL, &x->device);
+    HOTBED_TRY(hotbed_memory_alloc(
+        x->stream, HOTBED_MEMORY_DEVICE, x->chunk * (3 * sizeof(uint64_t) + 1), NULL, &x->device));
+    /* Scores and times that a key lacks are copied, but not used. */
+    return hotbed_fill(x->device.data, 0, x->device.bytes, x->stream);
 }
 
 /* The caller's arrays, from item `given` on. */

@@ -95,6 +95,7 @@ static void look(const filled *f) {
         uint8_t found[SERVED_KEYS];
         const hotbed_rows out = {.weights = f->rows.data};
         uint64_t keys = 0;
+        CHECK_OK(hotbed_fill(f->rows.data, 0, f->rows.bytes, f->stream)); /* of missing keys, too */
         CHECK_OK(hotbed_storage_get_rows(
             f->storage, t, SERVED_KEYS, f->keys.data, &out, f->found.data, f->stream));
         CHECK_OK(hotbed_copy(rows, f->rows.data, sizeof rows, f->stream));

@@ -198,7 +198,7 @@ class TrainPipeline:
                     self._train(result)
                 except Exception:
                     if error is not None:
-                        raise error  # which may be why, on several ranks
+                        raise error from None  # which may be why, on several ranks
                     raise
                 yield tree_map_only(torch.Tensor, torch.Tensor.detach, result)
                 if error is not None:

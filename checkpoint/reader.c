@@ -149,6 +149,21 @@ static hotbed_status match_table(reader *r, uint32_t number) {
     return HOTBED_OK;
 }
 
+/* Fail because no table is loaded, and say why one is not, at best one that both have. */
+static hotbed_status fail_none(const reader *r) {
+    const hotbed_manifest *m = &r->links[0].manifest;
+    uint32_t t = 0;
+    while (t + 1 < m->num_tables && r->taken[t] == HOTBED_TAKEN_DROPPED)
+        t++;
+    const char *why = r->taken[t] == HOTBED_TAKEN_KIND  ? "is of another kind there, hash or static"
+                      : r->taken[t] == HOTBED_TAKEN_DIM ? "has another dim there"
+                                                        : "is not among them";
+    return hotbed_fail_path_table(
+        HOTBED_ERR_STATE, r->links[0].directory.name, m->tables[t].name,
+        "%s has no rows for any table of the storages: its table '%s' %s",
+        r->links[0].directory.name, m->tables[t].name, why);
+}
+
 /* Find the tables of the storages in the checkpoint. */
 static hotbed_status match(reader *r) {
     const hotbed_manifest *m = &r->links[0].manifest;
@@ -176,10 +191,7 @@ static hotbed_status match(reader *r) {
         left = r->numbers[i] == UINT32_MAX ? i : left;
     }
     if (loaded == 0)
-        return hotbed_fail_path_table(
-            HOTBED_ERR_STATE, r->links[0].directory.name, m->tables[0].name,
-            "%s has no rows for any table of the storages; it has table '%s'",
-            r->links[0].directory.name, m->tables[0].name);
+        return fail_none(r);
     if (r->strict && loaded < m->num_tables)
         return hotbed_error_path(
             hotbed_fail_table_limit(

@@ -231,7 +231,7 @@ static hotbed_status check_model(
         const char *other = t < num_there ? there[t].name : "none";
         static const char remedy[] = "publish another model to another directory, or remove the "
                                      "cut-* files of this one";
-        if (strncmp(name, other, sizeof there->name) != 0)
+        if (t >= n || t >= num_there || strncmp(name, other, sizeof there->name) != 0)
             return hotbed_error_path(
                 hotbed_fail_table(
                     HOTBED_ERR_STATE, t < n ? name : other,

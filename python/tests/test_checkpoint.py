@@ -502,10 +502,10 @@ def test_a_load_of_a_part_says_what_it_left_out(tmp_path):
     assert torch.equal(other.means.weight("tag"), first.means.weight("tag"))
     with pytest.warns(UserWarning, match="the model does not have it"):  # one collection of the model
         checkpoint.load(tmp_path / "c", Model(3).means)
-    with pytest.raises(hotbed.StateError, match="has no rows for any table"):
-        checkpoint.load(
-            tmp_path / "c", ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(9, 4, "x", feature_names=["f"])])
-        )
+    for name, why in (("x", "is not among them"), ("item", "has another dim there")):
+        table = ht.EmbeddingBagConfig(9, DIM + 1, name, feature_names=["f"])
+        with pytest.raises(hotbed.StateError, match=f"has no rows for any table of the storages: its table '.*' {why}"):
+            checkpoint.load(tmp_path / "c", ht.EmbeddingBagCollection([table]))
 
 
 def test_another_dense_part_is_refused_before_rows_are_loaded(tmp_path):

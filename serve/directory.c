@@ -109,13 +109,12 @@ static hotbed_status remove_drafts(hotbed_directory *d) {
 static bool has_checkpoint(const hotbed_directory *d, const char *name) {
     static const char *const files[] = {"MANIFEST", "index.h5"};
     const hotbed_io_calls *calls = d->file.calls;
-    char *path = hotbed_new(strlen(name) + 16);
+    char path[320]; /* a name has at most 255 bytes */
     bool found = false;
-    for (size_t i = 0; path != NULL && !found && i < sizeof files / sizeof *files; i++) {
-        snprintf(path, strlen(name) + 16, "%s/%s", name, files[i]);
+    for (size_t i = 0; !found && i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", name, files[i]);
         found = calls->exists(calls->self, d->file.handle, path) == 0;
     }
-    hotbed_delete(path);
     return found;
 }
 

@@ -799,8 +799,6 @@ def _check_dense(path: str, model: _Model, optimizer: Any, dense: Dict[str, Any]
 def latest(directory: Path) -> List[str]:
     """Return the paths of the newest whole checkpoint in a directory, to resume from it.
 
-    A directory that does not exist has none.
-
     The first path is a full checkpoint; the others are the increments that lead to the newest one::
 
         paths = checkpoint.latest("runs/a")
@@ -818,11 +816,9 @@ def latest(directory: Path) -> List[str]:
         []: there is no whole checkpoint.
 
     Raises:
-        FileError: a directory or file cannot be read.
+        FileError: a directory or file cannot be read; create the directory before the first run.
         UnsupportedError: a checkpoint has a newer format, or the library was built without HDF5.
     """
-    if not os.path.lexists(directory):
-        return []
     found = new("checkpoint_found")
     check(lib.hotbed_checkpoint_latest(os.fsencode(directory), found))
     try:

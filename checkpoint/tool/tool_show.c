@@ -219,10 +219,9 @@ typedef struct others {
 
 static void print_other(void *context, const char *name) {
     others *o = context;
-    unsigned shard = 0;
+    const unsigned long shard = strncmp(name, "shard-", 6) == 0 ? strtoul(name + 6, NULL, 10) : 0;
     if (strcmp(name, HOTBED_MANIFEST_NAME) == 0 || strcmp(name, HOTBED_INDEX_NAME) == 0 ||
-        (sscanf(name, "shard-%u", &shard) == 1 && shard < o->world &&
-         strcmp(name, hotbed_shard_name(shard, o->world).text) == 0))
+        (shard < o->world && strcmp(name, hotbed_shard_name((uint32_t)shard, o->world).text) == 0))
         return;
     printf(o->n++ > 0 ? ", " : o->json ? "" : "; not of the checkpoint: ");
     if (o->json)

@@ -545,6 +545,21 @@ static hotbed_status clear_after(reader *r, hotbed_status status) {
         &error.fields, status, "%s; the tables could not be cleared", error.text);
 }
 
+/* Add to a failure for lack of slots how many a table needs. */
+static hotbed_status explain_full(const reader *r, hotbed_status status) {
+    uint64_t most = 0;
+    if (status != HOTBED_ERR_FULL)
+        return status;
+    for (uint32_t i = 0; i < r->num_links; i++)
+        for (uint32_t t = 0; t < r->links[i].manifest.num_tables; t++) {
+            const uint64_t rows = r->links[i].manifest.tables[t].rows;
+            most = rows > most ? rows : most;
+        }
+    return HOTBED_FAIL_AFTER(
+        status, "%s; the largest table of the checkpoint has %" PRIu64 " rows%s",
+        hotbed_last_error(), most, r->num_links > 1 ? " or more" : "");
+}
+
 /* Load the tables whose rows the ranks redistribute. */
 static hotbed_status read_redistributed(reader *r, const link *from) {
     for (uint32_t t = 0; t < from->manifest.num_tables; t++) {
@@ -830,7 +845,7 @@ hotbed_status hotbed_checkpoint_read(
     };
     hotbed_status status = agree(&r, prepare(&r, path, options));
     HOTBED_THEN(status, compare_links(&r));
-    HOTBED_THEN(status, load(&r, options, report));
+    HOTBED_THEN(status, explain_full(&r, load(&r, options, report)));
     if (status != HOTBED_OK && r.touched)
         status = clear_after(&r, status);
     if (status == HOTBED_OK)

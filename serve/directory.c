@@ -107,7 +107,7 @@ static hotbed_status remove_drafts(hotbed_directory *d) {
 
 /* Whether a directory, `name` in `d`, has the files of a checkpoint. */
 static bool has_checkpoint(const hotbed_directory *d, const char *name) {
-    static const char *const files[] = {"MANIFEST", "index.h5"};
+    static const char *const files[] = {"MANIFEST", "index.h5"}; /* docs/formats.md */
     const hotbed_io_calls *calls = d->file.calls;
     char path[320]; /* a name has at most 255 bytes */
     bool found = false;
@@ -224,33 +224,39 @@ static hotbed_status has_rows(hotbed_directory *d, const hotbed_cut *cut, bool *
 static hotbed_status check_model(
     const hotbed_directory *d, const char *cut, const hotbed_cut_table *there, uint32_t num_there,
     const hotbed_cut_table *tables, uint32_t n) {
-    const uint32_t most = n > num_there ? n : num_there;
-    for (uint32_t t = 0; t < most; t++) {
-        const char *name = t < n ? tables[t].name : "none";
-        const char *other = t < num_there ? there[t].name : "none";
-        static const char remedy[] = "publish another model to another directory, or remove the "
-                                     "cut-* files of this one";
-        if (t >= n || t >= num_there || strncmp(name, other, sizeof there->name) != 0)
+    static const char remedy[] =
+        "publish another model to another directory, or remove the cut-* files of this one";
+    const char *path = d->file.name;
+    if (n != num_there)
+        return hotbed_error_path(
+            hotbed_fail_limit(
+                HOTBED_ERR_STATE, "tables", n, num_there,
+                "%" PRIu32 " tables, but %s of %s has %" PRIu32 ": %s", n, cut, path, num_there,
+                remedy),
+            path);
+    for (uint32_t t = 0; t < n; t++) {
+        const char *name = tables[t].name;
+        if (strncmp(name, there[t].name, sizeof there->name) != 0)
             return hotbed_error_path(
                 hotbed_fail_table(
-                    HOTBED_ERR_STATE, t < n ? name : other,
-                    "table number %" PRIu32 " is %.64s, but %.64s in %s of %s: %s", t, name, other,
-                    cut, d->file.name, remedy),
-                d->file.name);
+                    HOTBED_ERR_STATE, name,
+                    "table number %" PRIu32 " is '%s', but '%.64s' in %s of %s: %s", t, name,
+                    there[t].name, cut, path, remedy),
+                path);
         if (there[t].dim != tables[t].dim)
             return hotbed_error_path(
                 hotbed_fail_table_limit(
                     HOTBED_ERR_STATE, name, "dim", tables[t].dim, there[t].dim,
                     "table '%s' has dim %" PRIu32 ", but %" PRIu32 " in %s of %s: %s", name,
-                    tables[t].dim, there[t].dim, cut, d->file.name, remedy),
-                d->file.name);
+                    tables[t].dim, there[t].dim, cut, path, remedy),
+                path);
         if (there[t].key_type != tables[t].key_type)
             return hotbed_error_path(
                 hotbed_fail_table(
                     HOTBED_ERR_STATE, name, "table '%s' has %s keys, but %s keys in %s of %s: %s",
                     name, tables[t].key_type == HOTBED_KEY_I64 ? "i64" : "u64",
-                    there[t].key_type == HOTBED_KEY_I64 ? "i64" : "u64", cut, d->file.name, remedy),
-                d->file.name);
+                    there[t].key_type == HOTBED_KEY_I64 ? "i64" : "u64", cut, path, remedy),
+                path);
     }
     return HOTBED_OK;
 }

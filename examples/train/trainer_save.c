@@ -11,8 +11,6 @@
 
 enum { PATH_BYTES = 4096 };
 
-#define MANIFEST "MANIFEST" /* the file's name in a checkpoint */
-
 static const char place_name[] = "place"; /* of the blob with bias, dense part and position */
 
 /* The path of the checkpoint of a step. False if it is too long. */
@@ -128,23 +126,6 @@ static bool is_about(const char *parameter) {
     return (detail->has & HOTBED_HAS_VALUE) != 0 && strcmp(detail->parameter, parameter) == 0;
 }
 
-/* The rows of the checkpoint's largest table, as its MANIFEST has them; 0: not known. */
-static unsigned long long most_rows(const char *path) {
-    static const char word[] = " rows ";
-    char line[PATH_BYTES + 16];
-    unsigned long long most = 0;
-    snprintf(line, sizeof line, "%s/" MANIFEST, path);
-    FILE *file = fopen(line, "re");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        const char *at = strncmp(line, "table ", 6) == 0 ? strstr(line, word) : NULL;
-        const unsigned long long rows = at == NULL ? 0 : strtoull(at + strlen(word), NULL, 10);
-        most = rows > most ? rows : most;
-    }
-    if (file != NULL)
-        fclose(file);
-    return most;
-}
-
 /* The advice to give after a failed load of `path`, or "". */
 static void advise(
     const hotbed_run *t, hotbed_status status, const char *path, char *advice, size_t bytes) {
@@ -153,10 +134,7 @@ static void advise(
     char name[32];
     advice[0] = '\0';
     if (status == HOTBED_ERR_FULL)
-        (void)snprintf(
-            advice, bytes,
-            ": give a larger --capacity or --max-capacity: the largest table has %llu rows",
-            most_rows(path));
+        (void)snprintf(advice, bytes, ": give a larger --capacity or --max-capacity");
     else if (status == HOTBED_ERR_CORRUPT)
         (void)snprintf(advice, bytes, ": restore the file, or load an older checkpoint");
     else if (status == HOTBED_ERR_IO)
@@ -255,7 +233,7 @@ static bool has_file(const char *path, const char *name) {
 
 /* Whether a directory is a checkpoint, perhaps a damaged one. */
 static bool is_checkpoint(const char *path) {
-    return has_file(path, MANIFEST) || has_file(path, "index.h5");
+    return has_file(path, "MANIFEST") || has_file(path, "index.h5");
 }
 
 bool hotbed_run_lock_save(hotbed_run *t) {

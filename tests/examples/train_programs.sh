@@ -450,8 +450,8 @@ says 1 "it was saved with --dtype f32: give this, or convert the checkpoint into
     --data train.tsv --load ck --dtype f16
 says 1 "it was saved with --state-dtype f32: give this, or convert" --data train.tsv --load ck --state-dtype bf16
 says 1 "--load: ck/step-0000000048: FULL: table c" --data train.tsv --load ck --capacity 20
-says 1 "give a larger --capacity or --max-capacity: the largest table has " --data train.tsv --save ck --resume --capacity 20
-rows=$(sed -n 's/.*the largest table has \([0-9]*\) rows$/\1/p' err)
+says 1 " rows: give a larger --capacity or --max-capacity" --data train.tsv --save ck --resume --capacity 20
+rows=$(sed -n 's/.*the largest table of the checkpoint has \([0-9]*\) rows: .*/\1/p' err)
 says 0 "loaded ck/step-0000000048: step 48" --data train.tsv --load ck --epochs 2 --capacity "$rows"
 says 2 "--resume needs --save" --data train.tsv --resume
 says 0 "was saved with seed 1, but the storage has seed 9" \

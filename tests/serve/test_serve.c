@@ -875,16 +875,25 @@ static void other_tables_need_a_new_reader(hotbed_backend backend) {
     hotbed_publisher_destroy(b.publisher);
     hotbed_table_options table = {.size = sizeof table};
     hotbed_storage_options options;
-    hotbed_storage *other = NULL;
-    table.name = "hash", table.dim = 4, table.capacity = 10;
+    hotbed_storage *others[SERVED_TABLES], *other = NULL;
     hotbed_storage_options_init(&options);
     options.num_tables = 1, options.tables = &table;
-    CHECK_OK(hotbed_storage_create(&options, b.stream, &other));
+    table.dim = 4, table.capacity = 10;
+    for (int t = SERVED_TABLES - 1; t >= 0; t--) {
+        static const char *const names[SERVED_TABLES] = {"hash", "none", "more"};
+        table.name = names[t];
+        CHECK_OK(hotbed_storage_create(&options, b.stream, &other));
+        others[t] = other;
+    }
     b.publisher = NULL;
-    CHECK_STATUS(
-        hotbed_publisher_create(b.directory, &other, 1, &b.options, b.stream, &b.publisher),
-        HOTBED_ERR_STATE);
-    CHECK(strstr(hotbed_last_error(), "table 'hash' has dim 4, but 5 in cut-000000000001") != NULL);
+    for (uint32_t n = 1; n <= SERVED_TABLES; n += 2) {
+        const char *why = n == 1 ? "1 tables, but cut-000000000001 of "
+                                 : "table 'hash' has dim 4, but 5 in cut-000000000001";
+        CHECK_STATUS(
+            hotbed_publisher_create(b.directory, others, n, &b.options, b.stream, &b.publisher),
+            HOTBED_ERR_STATE);
+        CHECK(strstr(hotbed_last_error(), why) != NULL);
+    }
     char cut[600];
     snprintf(cut, sizeof cut, "%s/cut-000000000001", b.directory);
     CHECK_EQ(unlink(cut), 0); /* as the message says */
@@ -896,7 +905,8 @@ static void other_tables_need_a_new_reader(hotbed_backend backend) {
     served_check(b.reader, &b.cut);
     hotbed_publisher_destroy(b.publisher);
     b.publisher = NULL;
-    hotbed_storage_destroy(other);
+    for (int t = 0; t < SERVED_TABLES; t++)
+        hotbed_storage_destroy(others[t]);
     finish(&b);
 }
 

@@ -336,8 +336,8 @@ typedef struct hotbed_checkpoint_report {
  *
  * A table with max_capacity first grows so far that the rows fill less than growth_load of it. If
  * not all rows fit, a table that evicts keeps rows with high scores, as hotbed_storage_offer_rows()
- * chooses them, and a table that does not evict fails with FULL. The rows of a full table fit into
- * a table of the same size, as hotbed_storage_offer_rows() fills it. A table that has grown in many
+ * chooses them, and a table that does not evict fails with FULL, which says how many rows the largest
+ * table of the checkpoint has. The rows of a full table fit into a table of the same size, as hotbed_storage_offer_rows() fills it. A table that has grown in many
  * steps has more slots than max_capacity needs; a table that does not evict grows beyond
  * max_capacity for such rows, by 1,280 keys at most.
  *

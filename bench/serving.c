@@ -274,7 +274,7 @@ static void fill(program *p) {
     char path[1024];
     uint64_t random = 1;
     table.name = "t", table.dim = (uint32_t)p->dim, table.capacity = p->rows;
-    table.track_changes = p->deltas == 1;
+    table.track_changes = p->deltas != 2;
     hotbed_storage_options_init(&options);
     options.num_tables = 1, options.tables = &table;
     check(hotbed_storage_create(&options, p->stream, &p->storage));

@@ -107,6 +107,9 @@ hotbed_status tool_read_directory(const char *path, tool_entry **out, size_t *n)
 /* The same, and refuse a path that is itself a checkpoint. Errors: also ARGUMENT (it is one). */
 hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *n);
 
+/* Whether a directory has cuts for readers (hotbed/publish.h), and is no checkpoint. */
+bool tool_is_published(const char *path);
+
 /* Say so if none of the entries is a checkpoint: `path` may be the wrong directory. */
 void tool_note_empty(const char *path, const tool_entry *entries, size_t n);
 
@@ -117,7 +120,7 @@ char *tool_join(const char *directory, const char *name);
 bool tool_is_draft_name(const char *name);
 
 /* Return `status`, of a call that could not open `path`. If it is CORRUPT and `path` contains
- * checkpoints, add that to the error's text. */
+ * checkpoints or is a published directory, add that to the error's text. */
 hotbed_status tool_explain(const char *path, hotbed_status status);
 
 /* Open `path` and, if it is an increment, its parents. Parents are looked up in the directory of

@@ -457,17 +457,40 @@ hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *
     return tool_read_directory(path, out, n);
 }
 
+/* Names of files in a directory. */
+typedef struct place {
+    bool manifest, cuts;
+} place;
+
+static void see_name(void *context, const char *name) {
+    place *p = context;
+    p->manifest = p->manifest || strcmp(name, HOTBED_MANIFEST_NAME) == 0;
+    p->cuts = p->cuts || strncmp(name, "cut-", 4) == 0;
+}
+
+bool tool_is_published(const char *path) {
+    hotbed_io_file directory = HOTBED_IO_CLOSED;
+    place p = {.manifest = false};
+    if (hotbed_io_open(&hotbed_io_system, NULL, path, HOTBED_IO_DIRECTORY, &directory) == HOTBED_OK)
+        (void)hotbed_io_system.list(hotbed_io_system.self, directory.handle, see_name, &p);
+    hotbed_io_drop(&directory);
+    return p.cuts && !p.manifest;
+}
+
 void tool_note_empty(const char *path, const tool_entry *entries, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (entries[i].described || tool_is_broken(&entries[i]))
             return;
-    fprintf(stderr, "hotbed-ckpt: no checkpoints in %s\n", tool_show(path).text);
+    fprintf(
+        stderr, "hotbed-ckpt: no checkpoints in %s%s\n", tool_show(path).text,
+        tool_is_published(path) ? ": it is a published directory, which 'verify' checks" : "");
 }
 
 hotbed_status tool_explain(const char *path, hotbed_status status) {
     tool_entry *entries = NULL;
     size_t n = 0, checkpoints = 0;
     hotbed_error error;
+    const char *what = NULL, *command = NULL;
     if (status != HOTBED_ERR_CORRUPT)
         return status;
     hotbed_error_copy(&error);
@@ -475,11 +498,14 @@ hotbed_status tool_explain(const char *path, hotbed_status status) {
         for (size_t i = 0; i < n; i++)
             checkpoints += entries[i].described;
     hotbed_delete(entries);
-    return checkpoints == 0 ? hotbed_error_return(&error, status)
-                            : hotbed_fail_again(
-                                  &error.fields, status,
-                                  "%s; it contains checkpoints, which 'hotbed-ckpt list %s' shows",
-                                  error.text, path);
+    if (checkpoints > 0)
+        what = "contains checkpoints, which", command = "list";
+    else if (tool_is_published(path))
+        what = "is a published directory, which", command = "verify";
+    return what == NULL ? hotbed_error_return(&error, status)
+                        : hotbed_fail_again(
+                              &error.fields, status, "%s; it %s 'hotbed-ckpt %s %s' shows",
+                              error.text, what, command, path);
 }
 
 /* --- a chain -------------------------------------------------------------------------------------------------------- */

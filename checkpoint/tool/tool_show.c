@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "hotbed/read.h"
 #include "hotbed/route.h"
 
 #include <inttypes.h>
@@ -242,34 +243,80 @@ static void print_others(const char *path, uint32_t world, bool json) {
 static void print_good(const char *path, bool json) {
     hotbed_manifest m = {.world = 0};
     const bool increment = read_manifest(path, &m) == HOTBED_OK && m.increment;
-    if (!json)
-        printf("%s: good%s", path, increment ? "; an increment, whose parents were not read" : "");
+    printf(increment && !json ? "; an increment, whose parents were not read" : "");
     print_others(path, m.world, json);
-    printf(json ? "" : "\n");
     hotbed_manifest_free(&m);
 }
 
-/* Print the result of a path, and return it as an exit status. *first is set until
- * one was printed. */
-static int report(const tool_options *o, const char *path, hotbed_status status, bool *first) {
-    if (!o->json && status == HOTBED_OK)
-        print_good(path, false);
-    else if (!o->json)
-        printf("%s: %s\n", path, hotbed_last_error());
+/* --- verify: a published directory ------------------------------------------------------------------------- */
+
+/* Do what a reader does at its start, which reads every byte of the newest base and of the cuts after it. *out
+ * is NULL if no cut can be used. Errors: as hotbed_reader_open() and hotbed_reader_health(). */
+static hotbed_status verify_published(
+    const tool_options *o, const char *path, hotbed_reader **out) {
+    *out = NULL;
+    if (o->quick)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "%s is a published directory: --quick is for checkpoints", path);
+    HOTBED_TRY(hotbed_reader_open(path, NULL, out));
+    return hotbed_reader_health(*out, 0.0);
+}
+
+/* Print which cut a reader answers from. */
+static void print_cut(hotbed_reader *reader, bool json) {
+    hotbed_reader_stats stats = {.size = sizeof stats};
+    uint64_t keys = 0;
+    const uint32_t tables = hotbed_reader_num_tables(reader);
+    for (uint32_t t = 0; t < tables; t++) {
+        hotbed_reader_table table = {.size = sizeof table};
+        if (hotbed_reader_table_info(reader, t, &table) == HOTBED_OK)
+            keys += table.keys;
+    }
+    if (hotbed_reader_get_stats(reader, &stats) == HOTBED_OK)
+        printf(
+            json ? ", \"cut\": %" PRIu64 ", \"base\": %" PRIu64 ", \"step\": %" PRIu64
+                   ", \"tables\": %" PRIu32 ", \"keys\": %" PRIu64
+                 : "; readers have cut %" PRIu64 ", base %" PRIu64 ", step %" PRIu64
+                   ", tables %" PRIu32 ", keys %" PRIu64,
+            stats.version, stats.base, stats.step, tables, keys);
+}
+
+/* --- verify: the results ------------------------------------------------------------------------------------ */
+
+/* Print the result of a path, and return it as an exit status. `reader`: of a published directory, or NULL. *first
+ * is set until one was printed. */
+static int report(
+    const tool_options *o, const char *path, hotbed_status status, hotbed_reader *reader,
+    bool *first) {
+    const bool good = status == HOTBED_OK;
     if (o->json) {
         printf(*first ? "{\"path\": " : ",\n {\"path\": ");
         tool_json_text(path);
         printf(", \"status\": \"%s\", \"error\": ", hotbed_status_name(status));
-        tool_json_text(status == HOTBED_OK ? "" : hotbed_last_error());
-        printf(", \"others\": [");
-        if (status == HOTBED_OK)
-            print_good(path, true);
-        printf("]}");
+        tool_json_text(good ? "" : hotbed_last_error());
+    } else {
+        printf("%s: %s", path, good ? "good" : hotbed_last_error());
     }
+    if (reader != NULL)
+        print_cut(reader, o->json);
+    printf(o->json ? ", \"others\": [" : "");
+    if (good && reader == NULL)
+        print_good(path, o->json);
+    printf(o->json ? "]}" : "\n");
     *first = false;
-    return status == HOTBED_OK            ? TOOL_SAME
-           : status == HOTBED_ERR_CORRUPT ? TOOL_DIFFERS
-                                          : TOOL_TROUBLE;
+    return good ? TOOL_SAME : status == HOTBED_ERR_CORRUPT ? TOOL_DIFFERS : TOOL_TROUBLE;
+}
+
+/* Verify a path. Returns an exit status. */
+static int verify_path(const tool_options *o, const char *path, bool *first) {
+    hotbed_reader *reader = NULL;
+    const bool published = tool_is_published(path);
+    const hotbed_status status =
+        published ? verify_published(o, path, &reader) : tool_explain(path, verify_one(o, path));
+    const int result = report(o, path, status, reader, first);
+    hotbed_reader_close(reader);
+    /* STATE: a cut is missing, or no base is whole */
+    return published && status == HOTBED_ERR_STATE ? TOOL_DIFFERS : result;
 }
 
 int tool_verify(const tool_options *o) {
@@ -278,8 +325,7 @@ int tool_verify(const tool_options *o) {
     if (o->json)
         printf("[");
     for (uint32_t i = 0; i < o->num_paths; i++) {
-        const char *path = o->paths[i];
-        int one = report(o, path, tool_explain(path, verify_one(o, path)), &first);
+        const int one = verify_path(o, o->paths[i], &first);
         result = one > result ? one : result;
     }
     if (o->json)

@@ -818,6 +818,33 @@ def check_publish(root):
     shutil.rmtree(out)
 
 
+def check_verify_published(out):
+    """verify says which of two cuts readers use, and what is wrong with the newer one; others name it."""
+    two = "cut 2, base 2, step 0, tables 2, keys 18"
+    check(tool("verify", out) == f"{out}: good; readers have {two}\n", "verify")
+    value = {"path": out, "status": "OK", "error": "", "cut": 2, "base": 2, "step": 0, "tables": 2, "keys": 18}
+    check(tool_json("verify", out) == [{**value, "others": []}], "verify --json")
+    done = tool_run("verify", "--quick", out)
+    check(done.returncode == 2 and "is a published directory: --quick is for checkpoints" in done.stdout, done)
+    done = tool_run("list", out)
+    check("it is a published directory, which 'verify' checks" in done.stderr, done)
+    done = tool_run("inspect", out)
+    check(f"it is a published directory, which 'hotbed-ckpt verify {out}' shows" in done.stderr, done)
+    rows = os.path.join(out, "rows-000000000002-00000")
+    flip(rows, os.path.getsize(rows) // 2)
+    text = tool("verify", out, status=1)
+    check("rows-000000000002-00000" in text and "; readers have cut 1, base 1, step 0," in text, text)
+    (value,) = tool_json("verify", out, status=1)
+    check(value["status"] == "CORRUPT" and value["cut"] == 1, value)
+    first = os.path.join(out, "rows-000000000001-00000")
+    os.rename(first, out + ".rows")
+    text = tool("verify", out, status=1)
+    check("rows-" in text and "readers have" not in text, text)
+    os.rename(out + ".rows", first)
+    flip(rows, os.path.getsize(rows) // 2)
+    check("good" in tool("verify", out), "restored")
+
+
 def check_published_places(root):
     """Cuts are published neither in checkpoints nor beside them, and a directory has the cuts of one model."""
     path, place, out = (os.path.join(root, name) for name in ("ranks", "place", "published"))
@@ -858,6 +885,7 @@ def check_published_places(root):
     for _ in range(2):
         tool("publish", model, out)
     before = sorted(os.listdir(out))
+    check_verify_published(out)
     for tables, text in (
         ({"a": 4, "b": 3}, "table 'b' has dim 3, but 2 in cut-"),
         ({"a": 4}, "1 tables, but cut-"),

@@ -50,7 +50,8 @@ typedef struct workload {
     hotbed_table_kind kind;   /* bags: the same workload exists for each kind of table */
     hotbed_dtype dtype;       /* of the weights; 0: f32 */
     hotbed_dtype state_dtype; /* of the optimizer's states; 0: f32 */
-    bool tracks;              /* whether changes are tracked */
+    bool random; /* rows and states are rounded at random, which the oracle does not do */
+    bool tracks; /* whether changes are tracked */
     hotbed_score_strategy score;
     /* Share of the rows in device memory.  CACHE: of the distinct keys of the first shape.warm
      * batches, which but for W13 are all rows that a run has; DEFAULT: of the capacity. */
@@ -499,13 +500,11 @@ extern workload workloads[WORKLOADS];
 /* Give the rows of all workloads the type of this name; false: there is none. Call it before any use. */
 bool workload_set_dtype(const char *name);
 
-/* The same for optimizer states: f32 or bf16. */
+/* The same for optimizer states: f32, or bf16, which are rounded at random. */
 bool workload_set_states(const char *name);
 
-/* Whether rows and states are rounded at random, which the oracle does not know: states are bf16. */
-static inline bool workload_random(const workload *what) {
-    return what->state_dtype == HOTBED_BF16;
-}
+/* Round the rows and states of all workloads at random. */
+void workload_set_random(void);
 
 /* Track the changes of all workloads. */
 void workload_set_tracks(void);

@@ -154,17 +154,17 @@ static void write_result(
         to,
         "    {\n      \"workload\": \"%s\", \"optimizer\": \"%s\", \"scale\": %g, \"weights\": "
         "\"%s\", "
-        "\"states\": \"%s\", \"samples\": %u,\n"
+        "\"states\": \"%s\", \"random\": %s, \"samples\": %u,\n"
         "      \"tables\": %u, \"range\": %llu, \"rows\": %llu, \"dim\": %u, \"keys_a_step\": "
         "%llu, "
         "\"unique_a_step\": %llu,\n"
         "      \"keys\": %llu, \"load\": %.4f, \"batches\": %u, \"steps\": %u,\n",
         name, hotbed_optimizer_name(result->what->optimizer), result->scale,
-        hotbed_dtype_name(form.dtype), hotbed_dtype_name(form.state_dtype), shape->samples,
-        shape->tables, (unsigned long long)shape->range, (unsigned long long)shape->rows,
-        shape->dim, (unsigned long long)workload_keys_a_step(shape),
-        (unsigned long long)result->uniques, (unsigned long long)result->keys, result->load,
-        shape->batches, result->steps);
+        hotbed_dtype_name(form.dtype), hotbed_dtype_name(form.state_dtype),
+        result->what->random ? "true" : "false", shape->samples, shape->tables,
+        (unsigned long long)shape->range, (unsigned long long)shape->rows, shape->dim,
+        (unsigned long long)workload_keys_a_step(shape), (unsigned long long)result->uniques,
+        (unsigned long long)result->keys, result->load, shape->batches, result->steps);
     write_times(to, "eager", &result->eager);
     write_times(to, "least", &result->least);
     write_times(to, "graph", &result->graph);

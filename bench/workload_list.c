@@ -248,6 +248,11 @@ bool workload_set_dtype(const char *name) {
     return true;
 }
 
+void workload_set_random(void) {
+    for (size_t w = 0; w < WORKLOADS; w++)
+        workloads[w].random = true;
+}
+
 bool workload_set_states(const char *name) {
     hotbed_dtype dtype;
     if (name == NULL || !hotbed_dtype_read(name, &dtype) ||
@@ -255,6 +260,8 @@ bool workload_set_states(const char *name) {
         return false;
     for (size_t w = 0; w < WORKLOADS; w++)
         workloads[w].state_dtype = dtype;
+    if (dtype != HOTBED_F32)
+        workload_set_random();
     return true;
 }
 

@@ -18,8 +18,7 @@ void workload_storage_options(
         table->kind = what->kind;
         table->dtype = what->dtype;
         table->state_dtype = what->state_dtype;
-        table->rounding = workload_random(what) ? HOTBED_ROUND_STOCHASTIC
-                                                : HOTBED_ROUND_NEAREST; /* as the oracle rounds */
+        table->rounding = what->random ? HOTBED_ROUND_STOCHASTIC : HOTBED_ROUND_NEAREST;
         table->track_changes = what->tracks;
         table->score = what->score;
         table->initializer.kind = HOTBED_INIT_UNIFORM;

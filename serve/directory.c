@@ -173,7 +173,10 @@ hotbed_status hotbed_directory_open(
 
 void hotbed_directory_close(hotbed_directory *d) {
     hotbed_io_drop(&d->file);
-    if (d->lock >= 0)
+    if (d->lock >= 0) {
+        (void)flock(
+            d->lock,
+            LOCK_UN); /* forked processes have the file open: close() alone does not unlock it */
         close(d->lock);
     d->lock = -1;
 }

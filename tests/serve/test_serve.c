@@ -613,6 +613,38 @@ static void a_directory_has_one_publisher(hotbed_backend backend) {
     finish(&b);
 }
 
+/* A process that was forked, as a data loader's, has the lock's file open. In a process of its own, since this
+ * one has no streams yet. */
+static void a_directory_is_free_after_its_publisher(hotbed_backend backend) {
+    int ended = 1;
+    const char *directory = sample_directory();
+    const pid_t child = fork();
+    if (child == 0) {
+        bench b;
+        hotbed_publisher *second = NULL;
+        begin(&b, HOTBED_BACKEND_HOST);
+        snprintf(b.directory, sizeof b.directory, "%s", directory);
+        create(&b);
+        const pid_t forked = fork();
+        if (forked == 0) {
+            hotbed_publisher_destroy(
+                b.publisher); /* does not unlock the directory of the other process */
+            for (;;)
+                pause();
+        }
+        hotbed_status status =
+            hotbed_publisher_create(directory, &b.storage, 1, &b.options, b.stream, &second);
+        const bool locked = status == HOTBED_ERR_STATE;
+        hotbed_publisher_destroy(b.publisher);
+        status =
+            hotbed_publisher_create(directory, &b.storage, 1, &b.options, b.stream, &b.publisher);
+        kill(forked, SIGKILL);
+        _exit(locked && status == HOTBED_OK ? 0 : 1);
+    }
+    CHECK_EQ(waitpid(child, &ended, 0), child);
+    CHECK_EQ(ended, 0);
+}
+
 static void leftovers_of_a_killed_publisher_are_removed(hotbed_backend backend) {
     bench b;
     begin(&b, backend);
@@ -1134,3 +1166,4 @@ const hotbed_test hotbed_tests[] = {
     {TEST(metrics_have_prometheus_format)},
     {NULL, NULL},
 };
+    {TEST(a_directory_is_free_after_its_publisher)},

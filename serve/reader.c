@@ -350,6 +350,23 @@ static void use_increments(poll *p) {
     }
     /* The version is the newest cut: no refusal matters to lookups. */
     if (p->cuts.n > 0 && version_number(p->r) == p->cuts.numbers[p->cuts.n - 1])
+/* Check that the version's cut is still the one in the directory: another directory in its place may have a cut
+ * with the same number. */
+static hotbed_status check_newest(const poll *p) {
+    const hotbed_version *v = p->r->newest;
+    const hotbed_cut_file name = hotbed_cut_name(v->number);
+    hotbed_files *files = NULL;
+    HOTBED_TRY(hotbed_files_head(p->directory, p->r->path, v->number, &files));
+    const bool same = hotbed_digest_equal(files->cut.digest, v->digest);
+    hotbed_files_release(files);
+    return same ? HOTBED_OK
+                : hotbed_fail_path_value(
+                      HOTBED_ERR_STATE, p->r->path, "cut", v->number,
+                      "%s/%s is not the cut that the reader uses: the directory was replaced; open "
+                      "it again",
+                      p->r->path, name.text);
+}
+
         p->status = HOTBED_OK;
 }
 
@@ -363,6 +380,8 @@ static hotbed_status poll_directory(poll *p) {
     if (newest < version_number(r))
         return hotbed_fail_path_value(
             HOTBED_ERR_STATE, r->path, "cut", version_number(r),
+    if (r->newest != NULL && newest == r->newest->number)
+        return check_newest(p);
             "%s has no cut from number %" PRIu64 " on, which the reader uses: if the directory was "
             "replaced, open it again",
             r->path, version_number(r));

@@ -864,6 +864,51 @@ static void a_lost_cut_is_named(hotbed_backend backend) {
     finish(&b);
 }
 
+static void a_replaced_directory_is_not_followed(hotbed_backend backend) {
+    bench b;
+    begin(&b, backend);
+    create(&b);
+    publish(&b);
+    const served_cut first = b.cut;
+    CHECK_OK(hotbed_reader_open(b.directory, NULL, &b.reader));
+    hotbed_publisher_destroy(b.publisher);
+    CHECK_EQ(unlink(file_of(&b, "cut-000000000001")), 0);
+    CHECK_EQ(unlink(file_of(&b, "rows-000000000001-00000")), 0);
+    create(&b);
+    publish(&b); /* has number 1 again */
+    CHECK_STATUS(hotbed_reader_poll(b.reader), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "is not the cut that the reader uses") != NULL);
+    CHECK_STATUS(hotbed_reader_health(b.reader, 0), HOTBED_ERR_STATE);
+    served_check(b.reader, &first);
+    finish(&b);
+}
+
+/* The trainer's clock was ahead of the reader's, or the reader's was set back. */
+static void a_cut_of_the_future_grows_old(hotbed_backend backend) {
+    bench b;
+    begin(&b, backend);
+    create(&b);
+    publish(&b);
+    size_t bytes;
+    unsigned char *data = sample_read_file(file_of(&b, "cut-000000000001"), &bytes);
+    ((hotbed_cut_head *)(void *)data)->created_ns += 3600U * (uint64_t)1000000000;
+    const hotbed_digest digest = hotbed_digest_of(data, bytes - sizeof digest);
+    memcpy(data + bytes - sizeof digest, &digest, sizeof digest);
+    sample_write_file(file_of(&b, "cut-000000000001"), data, bytes);
+    free(data);
+    CHECK_OK(hotbed_reader_open(b.directory, NULL, &b.reader));
+    CHECK_OK(hotbed_reader_health(b.reader, 3600));
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    CHECK_STATUS(hotbed_reader_health(b.reader, 0.01), HOTBED_ERR_STATE);
+    hotbed_reader_stats stats = {.size = sizeof stats};
+    CHECK_OK(hotbed_reader_get_stats(b.reader, &stats));
+    CHECK(stats.age >= 0.02 && stats.age < 3600 && stats.lag < 3600);
+    CHECK_STATUS(hotbed_reader_health(b.reader, -1), HOTBED_ERR_ARGUMENT);
+    CHECK_STATUS(hotbed_reader_health(b.reader, NAN), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error_detail()->parameter, "most_seconds");
+    finish(&b);
+}
+
 static void every_byte_of_the_files_is_checked(hotbed_backend backend) {
     bench b;
     begin(&b, backend);
@@ -1160,6 +1205,8 @@ const hotbed_test hotbed_tests[] = {
     {TEST(training_goes_on_while_a_cut_is_written)},
     {TEST(a_lost_cut_is_named)},
     {TEST(every_byte_of_the_files_is_checked)},
+    {TEST(a_replaced_directory_is_not_followed)},
+    {TEST(a_cut_of_the_future_grows_old)},
     {TEST(other_tables_need_a_new_reader)},
     {TEST(a_version_is_visible_whole_or_not_at_all)},
     {TEST(bad_arguments_are_named)},

@@ -178,6 +178,7 @@ void hotbed_directory_close(hotbed_directory *d) {
             d->lock,
             LOCK_UN); /* forked processes have the file open: close() alone does not unlock it */
         close(d->lock);
+    }
     d->lock = -1;
 }
 

@@ -103,10 +103,6 @@ static hotbed_status check_reader(const hotbed_reader *r, const char *call) {
     return HOTBED_OK;
 }
 
-static double seconds(uint64_t from_ns, uint64_t to_ns) {
-    return to_ns <= from_ns ? 0.0 : 1e-9 * (double)(to_ns - from_ns);
-}
-
 /* --- the version that lookups use ------------------------------------------------------------- */
 
 static hotbed_version *take(hotbed_reader *r) {
@@ -154,7 +150,8 @@ static hotbed_status install(hotbed_reader *r, hotbed_version *v) {
             HOTBED_ERR_STATE, SLOTS, "lookups that have not returned use %d versions: try again",
             SLOTS);
     }
-    v->used_ns = hotbed_realtime_now();
+    v->used_ns = hotbed_monotonic_now();
+    v->lag = hotbed_cut_age(v->created_ns, v->used_ns);
     r->slots[slot] = v;
     uint64_t word = hotbed_load_relaxed_u64(&r->now);
     /* releases the slot and the version to take() */
@@ -350,6 +347,9 @@ static void use_increments(poll *p) {
     }
     /* The version is the newest cut: no refusal matters to lookups. */
     if (p->cuts.n > 0 && version_number(p->r) == p->cuts.numbers[p->cuts.n - 1])
+        p->status = HOTBED_OK;
+}
+
 /* Check that the version's cut is still the one in the directory: another directory in its place may have a cut
  * with the same number. */
 static hotbed_status check_newest(const poll *p) {
@@ -367,9 +367,6 @@ static hotbed_status check_newest(const poll *p) {
                       p->r->path, name.text);
 }
 
-        p->status = HOTBED_OK;
-}
-
 static hotbed_status poll_directory(poll *p) {
     hotbed_reader *r = p->r;
     p->directory = open(r->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -380,11 +377,11 @@ static hotbed_status poll_directory(poll *p) {
     if (newest < version_number(r))
         return hotbed_fail_path_value(
             HOTBED_ERR_STATE, r->path, "cut", version_number(r),
-    if (r->newest != NULL && newest == r->newest->number)
-        return check_newest(p);
             "%s has no cut from number %" PRIu64 " on, which the reader uses: if the directory was "
             "replaced, open it again",
             r->path, version_number(r));
+    if (r->newest != NULL && newest == r->newest->number)
+        return check_newest(p);
     use_bases(p);
     use_increments(p);
     if (p->status != HOTBED_OK)
@@ -593,8 +590,8 @@ static void read_stats(hotbed_reader *r, hotbed_reader_stats *out) {
         .version = v->number,
         .base = v->base,
         .step = v->step,
-        .age = seconds(v->created_ns, hotbed_realtime_now()),
-        .lag = seconds(v->created_ns, v->used_ns),
+        .age = hotbed_cut_age(v->created_ns, v->used_ns),
+        .lag = v->lag,
         .lookups = hotbed_load_relaxed_u64(&r->lookups),
         .keys = hotbed_load_relaxed_u64(&r->keys),
         .missing = hotbed_load_relaxed_u64(&r->missing),
@@ -623,6 +620,10 @@ hotbed_status hotbed_reader_get_stats(hotbed_reader *r, hotbed_reader_stats *out
 hotbed_status hotbed_reader_health(hotbed_reader *r, double most_seconds) {
     hotbed_reader_stats stats;
     HOTBED_TRY(check_reader(r, "reader_health"));
+    if (!(most_seconds >= 0))
+        return hotbed_fail_value(
+            HOTBED_ERR_ARGUMENT, "most_seconds", most_seconds,
+            "reader_health: most_seconds is %g, not 0 or more", most_seconds);
     pthread_mutex_lock(&r->lock);
     hotbed_status status = r->status;
     hotbed_error error = r->error;

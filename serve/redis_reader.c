@@ -41,6 +41,7 @@ struct hotbed_redis_reader {
     pthread_mutex_t lock;
     unsigned char *record; /* the file of the cut */
     hotbed_cut cut;
+    uint64_t used_ns; /* monotonic: when it was first used */
     hotbed_version_table *tables;
     uint32_t row_bytes; /* longest row; in `rows`, the one of each place */
     uint64_t epoch;     /* counts the cuts that were used */
@@ -115,6 +116,7 @@ static hotbed_status use_cut(hotbed_redis_reader *r, unsigned char *record, cons
     hotbed_delete(r->tables);
     r->record = record;
     r->cut = *cut;
+    r->used_ns = hotbed_monotonic_now();
     r->tables = tables;
     r->epoch++; /* the cache is empty */
     r->stats.version = cut->head->number;
@@ -501,12 +503,10 @@ hotbed_status hotbed_redis_reader_table_info(
 
 /* `stats` as callers see them. */
 static hotbed_redis_stats read_stats(hotbed_redis_reader *r) {
-    const uint64_t now = hotbed_realtime_now();
     pthread_mutex_lock(&r->lock);
     hotbed_redis_stats stats = r->stats;
-    const uint64_t created = r->cut.head->created_ns;
+    stats.age = hotbed_cut_age(r->cut.head->created_ns, r->used_ns);
     pthread_mutex_unlock(&r->lock);
-    stats.age = now > created ? 1e-9 * (double)(now - created) : 0.0;
     return stats;
 }
 

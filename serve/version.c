@@ -1,6 +1,7 @@
 /* serve/version.c - mapped files, the index of changes, and the search for a key. */
 #include "serve/version.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/hash_core.h"
 #include "base/stream.h"
@@ -201,6 +202,12 @@ void hotbed_version_find(
 }
 
 /* --- versions --------------------------------------------------------------------------------- */
+
+double hotbed_cut_age(uint64_t created_ns, uint64_t used_ns) {
+    const uint64_t now = hotbed_realtime_now(), used = hotbed_monotonic_now() - used_ns;
+    const uint64_t copied = now > created_ns ? now - created_ns : 0;
+    return 1e-9 * (double)(copied > used ? copied : used);
+}
 
 bool hotbed_cut_same_tables(const hotbed_cut *a, const hotbed_cut *b) {
     bool same = a->head->tables == b->head->tables;

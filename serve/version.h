@@ -57,8 +57,10 @@ typedef struct hotbed_version_table {
 
 typedef struct hotbed_version {
     uint64_t number;
-    hotbed_digest digest; /* of the cut's file */
-    uint64_t base, step, created_ns, used_ns;
+    hotbed_digest digest;            /* of the cut's file */
+    uint64_t base, step, created_ns; /* as in the cut */
+    uint64_t used_ns;                /* monotonic: when lookups first saw it */
+    double lag;                      /* its age then, in seconds */
     hotbed_digest run;
     uint32_t num_tables, world;
     uint64_t num_files, num_rows; /* rows: rows files of all `files` */
@@ -81,6 +83,10 @@ void hotbed_version_free(hotbed_version *version); /* NULL is allowed */
 hotbed_status hotbed_reader_take(
     hotbed_reader *reader, const char *call, const hotbed_version **out);
 void hotbed_reader_give(const hotbed_version *version);
+
+/* Seconds since the rows of a cut were copied, by the wall clock, and at least since the cut was first used, in
+ * monotonic time: a cut grows old although a clock was set back. */
+double hotbed_cut_age(uint64_t created_ns, uint64_t used_ns);
 
 /* Whether a cut has the same tables, dims and key types as another one; its encodings may differ. */
 bool hotbed_cut_same_tables(const hotbed_cut *a, const hotbed_cut *b);

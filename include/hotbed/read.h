@@ -147,13 +147,14 @@ hotbed_reader_table_info(hotbed_reader *reader, uint32_t table, hotbed_reader_ta
 
 /* The state of a reader. */
 typedef struct hotbed_reader_stats {
-    uint32_t size;         /* set by the caller: sizeof(hotbed_reader_stats) */
-    uint32_t behind;       /* cuts in the directory that are newer than the version */
-    uint64_t version;      /* number of the cut that answers lookups, */
-    uint64_t base;         /* of its base, */
-    uint64_t step;         /* and its training step */
-    uint64_t newest;       /* number of the newest cut that was seen */
-    double age;            /* seconds since the rows of the version were copied in the trainer */
+    uint32_t size;    /* set by the caller: sizeof(hotbed_reader_stats) */
+    uint32_t behind;  /* cuts in the directory that are newer than the version */
+    uint64_t version; /* number of the cut that answers lookups, */
+    uint64_t base;    /* of its base, */
+    uint64_t step;    /* and its training step */
+    uint64_t newest;  /* number of the newest cut that was seen */
+    double
+        age; /* seconds since its rows were copied in the trainer; at least since it was first used */
     double lag;            /* seconds from that copy until the version was used */
     uint64_t versions;     /* versions that were used so far */
     uint64_t bases;        /* of them bases */
@@ -172,7 +173,7 @@ hotbed_reader_get_stats(hotbed_reader *reader, hotbed_reader_stats *out);
 
 /* Check that the reader is up to date: OK, or the reason of the last refusal while it lasts, or STATE
  * if the version is older than `most_seconds` (0: any age), with both numbers. Never waits for a poll.
- * Errors: STATE, and as hotbed_reader_poll(). */
+ * Errors: ARGUMENT (`most_seconds` is negative or NaN), STATE, and as hotbed_reader_poll(). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_reader_health(hotbed_reader *reader, double most_seconds);
 

@@ -112,7 +112,7 @@ typedef struct hotbed_redis_stats {
     uint64_t version, step;
     uint64_t lookups, keys, missing;
     uint64_t cached;   /* keys whose rows the cache had */
-    double age;        /* seconds since the rows of the version were copied in the trainer */
+    double age;        /* as in hotbed_reader_stats */
     uint64_t versions; /* cuts used so far */
     uint32_t healthy;  /* 1 if the last lookup, or the open, succeeded */
     uint32_t reserved;

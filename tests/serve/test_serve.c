@@ -1186,6 +1186,7 @@ const hotbed_test hotbed_tests[] = {
     /* first: they fork, which a process with streams may not do */
     {TEST(a_killed_process_leaves_a_whole_cut)},
     {TEST(a_forked_process_opens_a_reader_of_its_own)},
+    {TEST(a_directory_is_free_after_its_publisher)},
     {TEST(a_reader_follows_a_publisher)},
     {TEST(signals_do_not_reach_the_librarys_threads)},
     {TEST(lookups_have_the_bytes_of_eval)},
@@ -1204,13 +1205,12 @@ const hotbed_test hotbed_tests[] = {
     {TEST(a_callback_gets_the_same_bytes)},
     {TEST(training_goes_on_while_a_cut_is_written)},
     {TEST(a_lost_cut_is_named)},
-    {TEST(every_byte_of_the_files_is_checked)},
     {TEST(a_replaced_directory_is_not_followed)},
     {TEST(a_cut_of_the_future_grows_old)},
+    {TEST(every_byte_of_the_files_is_checked)},
     {TEST(other_tables_need_a_new_reader)},
     {TEST(a_version_is_visible_whole_or_not_at_all)},
     {TEST(bad_arguments_are_named)},
     {TEST(metrics_have_prometheus_format)},
     {NULL, NULL},
 };
-    {TEST(a_directory_is_free_after_its_publisher)},

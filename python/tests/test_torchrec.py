@@ -91,3 +91,42 @@ def test_fields_of_torchrec_that_would_have_no_effect(field, value):
     setattr(table, field, value)
     with pytest.raises(hotbed.UnsupportedError, match=f"table 't': {field} is not supported"):
         ht.EmbeddingBagCollection([table])
+
+
+@pytest.mark.parametrize("make", [torchrec.KeyedJaggedTensor, ht.KeyedJaggedTensor])
+@pytest.mark.parametrize(
+    "names, lengths, kind, text",
+    [
+        (["g", "f"], [1, 2], hotbed.KeyRangeError, "the sum of the lengths, is 3, but there are 2 keys"),
+        (["g", "f"], [1, 0], hotbed.KeyRangeError, "the sum of the lengths, is 1, but there are 2 keys"),
+        (["g", "f"], [3, -1], hotbed.KeyRangeError, "lengths: -1 keys in bag 1"),
+        (["f", "g", "f"], [1, 0, 1], hotbed.ArgumentError, r"features \['f'\] are in the batch more than once"),
+    ],
+)
+def test_batches_that_would_be_permuted_wrongly_are_refused(make, names, lengths, kind, text):
+    """TorchRec's permute() reads and writes as many keys as the lengths say."""
+    rows = ht.EmbeddingCollection(
+        [ht.EmbeddingConfig(ROWS, DIM, "t", feature_names=["f", "g"], use_virtual_table=True)]
+    )
+    kjt = make(names, torch.arange(2), lengths=torch.tensor(lengths))
+    with pytest.raises(kind, match=text):
+        rows(kjt)
+    assert rows.keys("t").numel() == 0
+
+
+def test_a_feature_twice_beside_those_of_the_tables_is_ignored():
+    bags = ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(ROWS, DIM, "t", feature_names=["f"])])
+    kjt = torchrec.KeyedJaggedTensor(["x", "f", "x"], torch.arange(3), lengths=torch.ones(3, dtype=torch.int64))
+    assert torch.equal(bags(kjt).values(), bags.rows("t", torch.tensor([1])))
+
+
+@pytest.mark.parametrize(
+    "weights, text",
+    [(None, "has no weights"), (torch.arange(2), "dtype torch.int64"), (torch.ones(1), "1 elements, not 2")],
+)
+def test_weights_that_do_not_fit_are_refused(weights, text):
+    tables = [ht.EmbeddingBagConfig(ROWS, DIM, "t", feature_names=["f", "g"])]
+    bags = ht.EmbeddingBagCollection(tables, is_weighted=True)
+    kjt = torchrec.KeyedJaggedTensor(["g", "f"], torch.arange(2), weights, lengths=torch.ones(2, dtype=torch.int64))
+    with pytest.raises(hotbed.ArgumentError, match=text):
+        bags(kjt)

@@ -23,7 +23,17 @@ from hotbed.torch._ops import rows_of
 from hotbed.torch._optimizer import FusedOptimizer
 from hotbed.torch._sharded import ShardedStorage, route_of
 from hotbed.torch._states import own_rows, parts_of
-from hotbed.torch._storage import Batch, Storage, identity, indices, stack_level, stored_of, values_of, versions
+from hotbed.torch._storage import (
+    Batch,
+    Storage,
+    identity,
+    indices,
+    outside,
+    stack_level,
+    stored_of,
+    values_of,
+    versions,
+)
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, described
 
 _log = logging.getLogger("hotbed")
@@ -738,7 +748,9 @@ def inputs(features: Any, storage: Storage, is_weighted: bool) -> Inputs:
     """Return the batch with the storage's features, in its order, and what the storage reads of it.
 
     Raises:
-        ArgumentError: not a batch; a feature is missing; a tensor has a wrong type, or the keys are on another device.
+        ArgumentError: not a batch; a feature or the weights are missing; a feature is there twice; a tensor has a wrong
+            type, or the keys are on another device.
+        KeyRangeError: the features have to be permuted, and the lengths are not those of the keys.
         UnsupportedError: the weights require a gradient; features have samples of their own.
     """
     if not isinstance(features, KeyedJaggedTensor):
@@ -749,6 +761,8 @@ def inputs(features: Any, storage: Storage, is_weighted: bool) -> Inputs:
                 "features: all features of a batch must have the same samples; stride_per_key_per_rank and "
                 "inverse_indices are not supported"
             )
+    if is_weighted:
+        _check_weights(features.weights_or_none())
     wanted, given = storage.feature_names, features.keys()
     if given != wanted:
         missing = [f for f in wanted if f not in given]
@@ -756,6 +770,7 @@ def inputs(features: Any, storage: Storage, is_weighted: bool) -> Inputs:
             raise ArgumentError(
                 f"features {missing} are not in the batch, which has {list(given)}", "features", feature=missing[0]
             )
+        _check_permutable(features, wanted)
         features = features.permute([given.index(f) for f in wanted])
     keys, offsets, weights = features.values(), features.offsets(), None
     if keys.device != storage.device:
@@ -763,18 +778,42 @@ def inputs(features: Any, storage: Storage, is_weighted: bool) -> Inputs:
             f"keys: on {keys.device}, but the tables are on {storage.device}", "keys", keys.device, storage.device
         )
     if is_weighted:
-        weights = features.weights()
-        if weights.requires_grad:
-            raise UnsupportedError("weights: Hotbed gives no gradient of per-sample weights; detach() them")
-        if not weights.is_floating_point():
-            raise ArgumentError(
-                f"weights: dtype {weights.dtype} is not a floating-point type", parameter="weights", value=weights.dtype
-            )
-        weights = weights.to(torch.float32).contiguous()
+        weights = features.weights().to(torch.float32).contiguous()
     is_right = keys.dtype is _INT64 and offsets.dtype is _INT64 and keys.is_contiguous() and offsets.is_contiguous()
     if not is_right:  # Storage.check_batch() checks the shapes
         keys, offsets = indices("keys", keys), indices("offsets", offsets)
     return features, Batch(keys, offsets, weights, features.stride())
+
+
+def _check_weights(weights: Optional[torch.Tensor]) -> None:
+    if weights is None:
+        raise ArgumentError("weights: the batch has no weights, but the collection has is_weighted=True", "weights")
+    if weights.requires_grad:
+        raise UnsupportedError("weights: Hotbed gives no gradient of per-sample weights; detach() them")
+    if not weights.is_floating_point():
+        raise ArgumentError(f"weights: dtype {weights.dtype} is not a floating-point type", "weights", weights.dtype)
+
+
+def _check_permutable(features: Any, wanted: Sequence[str]) -> None:
+    """Check what ``permute()`` does not: names, and lengths by which it would read outside of keys and weights."""
+    given = features.keys()
+    if len(set(given)) < len(given):
+        twice = [f for f in wanted if given.count(f) > 1]
+        if twice:
+            raise ArgumentError(
+                f"features {twice} are in the batch more than once: {list(given)}", "features", feature=twice[0]
+            )
+    if torch.compiler.is_compiling():
+        return
+    lengths, keys = features.lengths(), features.values().shape[0]
+    if lengths.device.type == "cpu" and bool((lengths < 0).any()):  # on a GPU, the host would wait
+        bag = int((lengths < 0).nonzero()[0])
+        raise KeyRangeError(f"lengths: {int(lengths[bag])} keys in bag {bag}", "lengths", int(lengths[bag]), 0)
+    last, weights = features.offset_per_key()[-1], features.weights_or_none()
+    if last != keys:
+        raise outside(last, keys)
+    if weights is not None and weights.shape[0] != keys:
+        raise ArgumentError(f"weights: {weights.shape[0]} elements, not {keys}", "weights", weights.shape[0], keys)
 
 
 def _is_torchrecs(features: Any) -> bool:

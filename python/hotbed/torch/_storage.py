@@ -281,6 +281,13 @@ class _Slot:
     key: Optional[Tuple[int, ...]] = None  # identifies a batch that was prefetched ahead
 
 
+def outside(last: int, keys: int) -> KeyRangeError:
+    """Return the error of offsets that do not end with the keys."""
+    return KeyRangeError(
+        f"offsets: the last one, the sum of the lengths, is {last}, but there are {keys} keys", "offsets", last, keys
+    )
+
+
 def identity(keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor]) -> Tuple[int, ...]:
     """Return what the forward of a prefetched batch must have in common with its prefetch: memory and lengths."""
     place = 0 if weights is None else weights.data_ptr()
@@ -576,12 +583,7 @@ class Storage:
         if self.streams.number < 0:  # on a GPU, reading it would wait for the device
             last = ffi.cast(_INT64S, offsets.data_ptr())[bags]
             if last != keys.numel():
-                raise KeyRangeError(
-                    f"offsets: the last one, the sum of the lengths, is {last}, but there are {keys.numel()} keys",
-                    parameter="offsets",
-                    value=last,
-                    limit=keys.numel(),
-                )
+                raise outside(last, keys.numel())
 
     def _check_each(self, given: Batch) -> None:
         keys, offsets, weights, samples = given

@@ -130,3 +130,10 @@ def test_weights_that_do_not_fit_are_refused(weights, text):
     kjt = torchrec.KeyedJaggedTensor(["g", "f"], torch.arange(2), weights, lengths=torch.ones(2, dtype=torch.int64))
     with pytest.raises(hotbed.ArgumentError, match=text):
         bags(kjt)
+
+
+@pytest.mark.parametrize("module", [torchrec, ht])
+def test_an_embedding_collection_refuses_tables_that_are_pooled(module):
+    table = module.EmbeddingBagConfig(name="t", embedding_dim=DIM, num_embeddings=ROWS, feature_names=["f"])
+    with pytest.raises(hotbed.ArgumentError, match="table 't': pooling SUM is for an EmbeddingBagCollection"):
+        ht.EmbeddingCollection([table])

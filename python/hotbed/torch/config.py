@@ -652,6 +652,15 @@ def read(config: Any, pooled: bool) -> Table:
     pooling = _member(name, config, "pooling", PoolingType.SUM) if pooled else PoolingType.NONE
     if pooled and pooling is PoolingType.NONE:
         raise ArgumentError(f"table {name!r}: pooling NONE is for an EmbeddingCollection", "pooling", table=name)
+    ignored = None if pooled else getattr(config, "pooling", None)
+    if ignored is not None and getattr(ignored, "name", ignored) != "NONE":
+        raise ArgumentError(
+            f"table {name!r}: pooling {getattr(ignored, 'name', ignored)} is for an EmbeddingBagCollection; an "
+            "EmbeddingCollection gives a row for each key, so pass an EmbeddingConfig, and pool its rows by pooled()",
+            parameter="pooling",
+            value=ignored,
+            table=name,
+        )
     for field, instead in (("virtual_table_eviction_policy", "; set evict and score"), ("need_pos", "")):
         if getattr(config, field, None):
             raise UnsupportedError(f"table {name!r}: {field} is not supported{instead}", table=name, parameter=field)

@@ -10,6 +10,10 @@ import hotbed.torch as ht
 
 torchrec = pytest.importorskip("torchrec")
 from torchrec.models.dlrm import DLRM  # noqa: E402
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper  # noqa: E402
+from torchrec.optim.warmup import WarmupOptimizer, WarmupPolicy, WarmupStage  # noqa: E402
+
+from hotbed.torch.torchrec import keyed_optimizer  # noqa: E402
 
 ROWS, DIM, SAMPLES, FEATURES = 50, 8, 16, ["f1", "f2", "f3"]
 
@@ -137,3 +141,50 @@ def test_an_embedding_collection_refuses_tables_that_are_pooled(module):
     table = module.EmbeddingBagConfig(name="t", embedding_dim=DIM, num_embeddings=ROWS, feature_names=["f"])
     with pytest.raises(hotbed.ArgumentError, match="table 't': pooling SUM is for an EmbeddingBagCollection"):
         ht.EmbeddingCollection([table])
+
+
+def wrapped(make):
+    """A collection and dense parameters, trained by TorchRec's wrappers."""
+    torch.manual_seed(3)
+    tables = [
+        ht.EmbeddingConfig(ROWS, DIM, name, feature_names=[f], use_virtual_table=name == "t2", init_fn=init)
+        for name, f, init in (("t1", "f1", torch.nn.init.ones_), ("t2", "f2", None))
+    ]
+    rows, top = ht.EmbeddingCollection(tables, optimizer=ht.Adagrad(lr=0.25)), torch.nn.Linear(DIM, 1)
+    dense = KeyedOptimizerWrapper(dict(top.named_parameters()), lambda p: torch.optim.Adagrad(p, lr=0.25))
+    return rows, top, make(rows, dense)
+
+
+def steps(rows, top, optimizer, numbers):
+    losses = []
+    for step in numbers:
+        kjt = torchrec.KeyedJaggedTensor(["f1", "f2"], torch.arange(4) + step, lengths=torch.full((2,), 2))
+        loss = sum(top(jagged.values()).square().sum() for jagged in rows(kjt).values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def test_torchrecs_optimizers_take_a_collections():
+    stages = [WarmupStage(WarmupPolicy.LINEAR, max_iters=4, value=0.5)]
+
+    def make(rows, dense):
+        keyed = keyed_optimizer(rows)
+        assert keyed is keyed_optimizer(rows)
+        warm = [WarmupOptimizer(optimizer, stages, lr=0.5) for optimizer in (keyed, dense)]
+        return CombinedOptimizer([("rows", warm[0]), ("top", warm[1])])
+
+    one, other = wrapped(make), wrapped(make)
+    steps(*one, range(3))
+    assert one[0].fused_optimizer.param_groups[0]["lr"] == one[2].param_groups[0]["lr"] == 0.4375
+    other[0].load_state_dict(one[0].state_dict())
+    other[1].load_state_dict(one[1].state_dict())
+    other[2].step()  # TorchRec loads no states into an optimizer that has none
+    saved = one[2].state_dict()
+    assert {"rows.embeddings.t1.weight", "rows.embeddings.t2.weight"} < set(saved["state"])
+    other[2].load_state_dict(saved)
+    assert steps(*other, range(3, 6)) == steps(*one, range(3, 6))
+    frozen = ht.EmbeddingCollection([ht.EmbeddingConfig(1, 1, "t", feature_names=["f"])], optimizer=None)
+    assert keyed_optimizer(frozen).params == {}

@@ -185,6 +185,7 @@ class _Collection(torch.nn.Module):
                     if values is not weight:
                         weight.copy_(stored_of(table, values))
             self._fused: Optional[FusedOptimizer] = None
+            self._keyed: Any = None  # see keyed_optimizer() in torchrec.py
             if optimizer is not None:
                 self._fused = FusedOptimizer(self._anchor, self._storages)
             counts: Dict[str, int] = {}

@@ -12,7 +12,7 @@ A model keeps TorchRec's modules; :func:`sharders` replaces them when the model 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Type
+from typing import Any, Dict, List, Mapping, Optional, Type, Union
 
 import torch
 import torchrec
@@ -89,6 +89,18 @@ class KeyedFusedOptimizer(FusedOptimizer):  # type: ignore[misc]
         """Do nothing: gradients are not kept."""
 
 
+def keyed_optimizer(collection: Union[EmbeddingBagCollection, EmbeddingCollection]) -> KeyedOptimizer:
+    """Return a collection's optimizer for ``CombinedOptimizer``, ``WarmupOptimizer`` and other wrappers of TorchRec.
+
+    A collection that :func:`sharders` made has it as ``fused_optimizer``.  ``lr`` of its parameter groups is the
+    learning rate of the collection's ``fused_optimizer``, and the other way round.
+    """
+    if collection._keyed is None and collection._fused is not None:
+        names = {table.name: f"{collection._state_name}.{table.name}.weight" for table in collection._tables}
+        collection._keyed = KeyedFusedOptimizer(names, collection._storages, collection._fused.param_groups)
+    return EmptyFusedOptimizer() if collection._keyed is None else collection._keyed
+
+
 class _Sharded(ShardedModule, FusedOptimizerModule):  # type: ignore[misc]
     """The part of a collection that ``DistributedModelParallel`` and TorchRec's pipelines call."""
 
@@ -133,14 +145,7 @@ class _Sharded(ShardedModule, FusedOptimizerModule):  # type: ignore[misc]
     @property
     def fused_optimizer(self) -> KeyedOptimizer:
         """The optimizer of the rows; ``model.fused_optimizer`` combines the optimizers of all collections."""
-        return self._keyed
-
-    def _key_optimizer(self) -> None:
-        if self._fused is None:
-            self._keyed = EmptyFusedOptimizer()
-            return
-        names = {table.name: f"{self._state_name}.{table.name}.weight" for table in self._tables}
-        self._keyed = KeyedFusedOptimizer(names, self._storages, self._fused.param_groups)
+        return keyed_optimizer(self)
 
 
 class ShardedEmbeddingBagCollection(EmbeddingBagCollection, _Sharded):
@@ -292,7 +297,6 @@ class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
             made = ShardedEmbeddingBagCollection(configs, is_weighted=module.is_weighted(), **common)
         else:
             made = ShardedEmbeddingCollection(module.embedding_configs(), **common)
-        made._key_optimizer()
         made.train(module.training)
         state = module.state_dict()
         hashed = {table.name for table in made._tables if table.is_hash}
@@ -326,4 +330,11 @@ def sharders(
     return [Sharder(kind, sharded, optimizer, comms, more) for kind in kinds]
 
 
-__all__ = ["KeyedFusedOptimizer", "ShardedEmbeddingBagCollection", "ShardedEmbeddingCollection", "Sharder", "sharders"]
+__all__ = [
+    "KeyedFusedOptimizer",
+    "ShardedEmbeddingBagCollection",
+    "ShardedEmbeddingCollection",
+    "Sharder",
+    "keyed_optimizer",
+    "sharders",
+]

@@ -179,6 +179,13 @@ class _Model:
 
         return gather(self.comm, self.storages[0].device, self.stream, mine)
 
+    def compare_rates(self) -> None:
+        """Warn if ranks train a table with different learning rates.  They call it together."""
+        if self.comm is not None:
+            from hotbed.torch._optimizer import compare_rates
+
+            compare_rates(self.storages)
+
     def dense_bytes(self, optimizer: Any) -> Optional[bytes]:
         """Return the dense part with whole tensors, if this rank saves it.  Ranks call it together."""
         with self.together():
@@ -334,6 +341,7 @@ class Saving:
                 if self._several and self._model.is_first:
                     check(lib.hotbed_checkpoint_begin(self._place, self._id))
                     self._begun = True
+            self._model.compare_rates()
             if self._several:
                 number = ffi.buffer(self._id)
                 number[:] = self._model.gather(bytes(number))[0]
@@ -563,6 +571,7 @@ def _save(path: Path, model: _Model, optimizer: Any, step: int, extra: bytes, in
     dense = model.dense_bytes(optimizer)
     with model.together():
         options = _options(model, dense, step, extra, increments, keep)
+    model.compare_rates()
     with model.locks() as storages:
         saved = lib.hotbed_checkpoint_save(os.fsencode(path), storages, len(storages), options, model.stream)
         model.storages[0].check(saved)

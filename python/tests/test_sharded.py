@@ -609,6 +609,31 @@ def test_a_state_dict_has_all_rows_where_ranks_have_no_process_group():
             assert all(torch.equal(found["state"][table][name], part) for name, part in parts.items())
 
 
+@pytest.mark.parametrize(
+    "save",
+    [
+        lambda ebc, path: ebc.fused_optimizer.state_dict(),
+        lambda ebc, path: checkpoint.save(path, ebc),
+        lambda ebc, path: checkpoint.async_save(path, ebc).wait(),
+    ],
+    ids=["state_dict", "save", "async_save"],
+)
+def test_a_save_compares_the_learning_rates_of_ranks(tmp_path, save):
+    def body(comm, apart):
+        ebc = pooled(comm)
+        for group in ebc.fused_optimizer.param_groups:
+            group["lr"] = 0.5 + apart * comm.rank
+        save(ebc, tmp_path / f"ckpt{apart}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        well(on_threads(lambda comm: body(comm, 0)))
+    with pytest.warns(
+        UserWarning, match=r"different learning rates: rank 0 with 0\.5, rank 1 with 0\.75; set the same"
+    ):
+        well(on_threads(lambda comm: body(comm, 0.25)))
+
+
 def test_a_state_dict_of_another_rank_is_refused():
     """Both ranks raise, and their rows stay."""
     parts = [None] * RANKS

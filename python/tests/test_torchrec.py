@@ -188,3 +188,11 @@ def test_torchrecs_optimizers_take_a_collections():
     assert steps(*other, range(3, 6)) == steps(*one, range(3, 6))
     frozen = ht.EmbeddingCollection([ht.EmbeddingConfig(1, 1, "t", feature_names=["f"])], optimizer=None)
     assert keyed_optimizer(frozen).params == {}
+
+
+def test_a_keyed_optimizer_saves_the_learning_rate_that_is_set():
+    one, other = (wrapped(lambda rows, dense: keyed_optimizer(rows)) for _ in range(2))
+    steps(*one, range(1))
+    one[0].fused_optimizer.param_groups[0]["lr"] = 0.125  # as by a scheduler, after the backward
+    other[2].load_state_dict(one[2].state_dict())
+    assert other[0].fused_optimizer.param_groups[0]["lr"] == 0.125

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 import warnings
 from collections.abc import Mapping
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence
@@ -10,6 +11,7 @@ from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence
 import torch
 
 from hotbed.errors import ArgumentError, UnsupportedError
+from hotbed.torch._sharded import ShardedStorage, gather
 from hotbed.torch._states import own_rows, parts_of
 from hotbed.torch._storage import Storage, optimizer_info, stack_level
 
@@ -42,6 +44,35 @@ def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str,
     found = own_rows(storage, number, f"state.{table.name}", parts or None, error)
     if found is not None:
         storage.set_states(number, *found)
+
+
+def take_rates(storages: Sequence[Storage]) -> None:
+    """Take the learning rates that are set now, for a state dict, and compare those of the ranks."""
+    for storage in storages:
+        if isinstance(storage, ShardedStorage):
+            with storage.comm.calls(0):
+                storage.take_rate()
+        else:
+            storage.take_rate()
+    compare_rates(storages)
+
+
+def compare_rates(storages: Sequence[Storage]) -> None:
+    """Warn if ranks train a table with different learning rates.  All ranks call it together, before they save."""
+    sharded = [s for s in storages if isinstance(s, ShardedStorage) and s.comm.size > 1 and s.group is not None]
+    if not sharded:
+        return
+    first, record = sharded[0], struct.Struct(f"{len(sharded)}d")
+    mine = record.pack(*(storage.learning_rate or 0 for storage in sharded))
+    every = [record.unpack(words) for words in gather(first.comm, first.device, first.streams.current(), mine)]
+    for storage, rates in zip(sharded, zip(*every)):
+        if len(set(rates)) > 1:
+            warnings.warn(
+                f"table {storage.tables[0].name!r}: the ranks train with different learning rates: rank 0 with "
+                f"{rates[0]:g}, rank {(other := next(r for r, rate in enumerate(rates) if rate != rates[0]))} with "
+                f"{rates[other]:g}; set the same one on all ranks",
+                stacklevel=stack_level(),
+            )
 
 
 def common(values: Mapping[str, Any], what: str) -> Any:
@@ -191,6 +222,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             hash table ``keys``, int64 ``[rows]``; with ``clocks`` by table; and with ``param_groups``.  The tensors
             are of the kinds that the collection's state dict has.
         """
+        take_rates(self._storages)
         state = {table.name: table_state(s, t) for s in self._storages for t, table in enumerate(s.tables)}
         clocks = {table.name: clock for s in self._storages for clock in [s.clock()] for table in s.tables}
         groups = [{k: v for k, v in g.items() if k != "params"} for g in self.param_groups]

@@ -36,7 +36,7 @@ from torchrec.optim.keyed import KeyedOptimizer
 from hotbed.comm import Comm
 from hotbed.errors import ArgumentError, UnsupportedError
 from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection, inputs
-from hotbed.torch._optimizer import load_table_state, table_state
+from hotbed.torch._optimizer import load_table_state, table_state, take_rates
 from hotbed.torch._storage import Storage, shortest
 from hotbed.torch.config import SGD, Optimizers, ShardedOptions
 
@@ -48,6 +48,8 @@ class _TableState:
         self._storage, self._number = storage, number
 
     def state_dict(self) -> Dict[str, Any]:
+        if self._number == 0:
+            take_rates([self._storage])  # a scheduler may have stepped since the last backward
         return {**table_state(self._storage, self._number), "clock": self._storage.clock()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

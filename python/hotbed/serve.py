@@ -483,7 +483,10 @@ class RedisReader(_Rows):
                 f"cut {found['version']} is {found['age']:.3g} s old; the limit is {most_seconds:.3g} s",
                 value=found["age"],
                 limit=most_seconds,
+            ArgumentError: ``most_seconds`` is negative or NaN.
             )
+        if not most_seconds >= 0:
+            raise wrong("most_seconds", most_seconds, "is not 0 or more")
 
     def stats(self) -> Dict[str, Any]:
         """Return the fields of ``hotbed_redis_stats``: version, step, age, healthy, ..."""

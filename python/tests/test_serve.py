@@ -469,6 +469,9 @@ def test_a_model_is_served_from_redis(tmp_path, redis):
     with pytest.raises(hotbed.StateError):
         publisher.wait()
     publisher.publish(6)  # a base, which has everything
+    for limit in (-1, float("nan")):
+        with pytest.raises(hotbed.ArgumentError, match=r"most_seconds .* is not 0 or more"):
+            reader.health(limit)
     publisher.close()
     assert torch.equal(evaluate(served, batch), evaluate(model, batch))
     reader.health()

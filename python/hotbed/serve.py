@@ -288,11 +288,12 @@ class _Rows:
             samples: number of samples; None: the batch has no other features than these.
 
         Returns:
-            ``[samples, sum of dims]``, or ``[n, dim]`` in the order of the keys, float32.
+            ``[samples, sum of dims]``, or ``[n, dim]`` in the order of the keys, float32; keys of features that are not
+            looked up have rows of 0.
 
         Raises:
             ArgumentError: a wrong dtype, device or shape; there is no such table.
-            KeyRangeError: offsets that fall, or leave the keys.
+            KeyRangeError: offsets that fall, leave the keys, or end before them.
         """
         for name, tensor in (("keys", keys), ("offsets", offsets)):
             if tensor.dtype != torch.int64 or tensor.dim() != 1 or tensor.device.type != "cpu":
@@ -319,6 +320,13 @@ class _Rows:
                 value=len(offsets),
                 limit=len(tables) * samples,
             )
+        if int(offsets[-1]) < len(keys):
+            raise KeyRangeError(
+                f"offsets: the last one, the sum of the lengths, is {int(offsets[-1])}, but there are {len(keys)} keys",
+                parameter="offsets",
+                value=int(offsets[-1]),
+                limit=len(keys),
+            )
         places = [self._table(name) for name in tables]
         dims = [dim for _, dim in places]
         if pooling is None and len(set(dims)) > 1:
@@ -326,7 +334,7 @@ class _Rows:
                 f"tables without pooling have one dim, not {sorted(set(dims))}", "tables", sorted(set(dims))
             )
         columns = dims[0] if pooling is None else sum(dims)
-        out = torch.empty((len(keys) if pooling is None else samples, columns))
+        out = torch.zeros((len(keys), columns)) if pooling is None else torch.empty((samples, columns))
         lookups = ffi.new("hotbed_lookup[]", len(tables))
         for i, (to, (number, _), at) in enumerate(zip(lookups, places, order)):
             to.table, to.stride = number, columns
@@ -414,8 +422,9 @@ class Reader(_Rows):
         Raises:
             ArgumentError: the cut does not have a table, or has it with another dim; the model has several ranks.
             UnsupportedError: the optimizer has other states than the rows of the cut.
-            StateError: a table has no space for all keys, or forwards wait for their backward.  The tables then have a
-                part of the version, and the next call writes all rows.
+            FullError: a table has no slot for a key; as after the next error, the tables then have a part of the
+                version, and the next call writes all rows.
+            StateError: a table that evicts did not keep all keys, or forwards wait for their backward.
         """
         found = _Model(model)
         if found.comm is not None:
@@ -474,7 +483,10 @@ class RedisReader(_Rows):
 
         Raises:
             StateError: why not.
+            ArgumentError: ``most_seconds`` is negative or NaN.
         """
+        if not most_seconds >= 0:
+            raise wrong("most_seconds", most_seconds, "is not 0 or more")
         found = self.stats()
         if not found["healthy"]:
             raise StateError("the last lookup in Redis failed")
@@ -483,10 +495,7 @@ class RedisReader(_Rows):
                 f"cut {found['version']} is {found['age']:.3g} s old; the limit is {most_seconds:.3g} s",
                 value=found["age"],
                 limit=most_seconds,
-            ArgumentError: ``most_seconds`` is negative or NaN.
             )
-        if not most_seconds >= 0:
-            raise wrong("most_seconds", most_seconds, "is not 0 or more")
 
     def stats(self) -> Dict[str, Any]:
         """Return the fields of ``hotbed_redis_stats``: version, step, age, healthy, ..."""

@@ -264,6 +264,10 @@ def test_bad_arguments_are_named(tmp_path):
         reader.lookup(keys, torch.tensor([0, 1, 9]), ["word"])
     with pytest.raises(hotbed.KeyRangeError, match=r"offsets\[2\] is 9"):
         reader.lookup(keys, torch.tensor([0, 1, 9]), ["item"], [ht.PoolingType.SUM])
+    for pooling in (None, [ht.PoolingType.SUM]):
+        with pytest.raises(hotbed.KeyRangeError, match="is 2, but there are 3 keys") as short:
+            reader.lookup(keys, torch.tensor([0, 1, 2]), ["word"], pooling)
+        assert (short.value.value, short.value.limit) == (2, 3)
     with pytest.raises(hotbed.ArgumentError, match="one dim, not"):
         reader.lookup(keys, torch.tensor([0, 1, 3]), ["word", "item"])
     with pytest.raises(hotbed.ArgumentError, match="has dim 8; the program was exported with 4"):
@@ -271,6 +275,12 @@ def test_bad_arguments_are_named(tmp_path):
         hotbed.serve.serve(keys, offsets, None, "item", "SUM", [4], [0], 2)
     rows = reader.lookup(keys, offsets, ["word"])
     assert torch.equal(rows, model.rows.rows("word", keys))
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    try:
+        second = reader.lookup(keys, offsets, ["word"], order=[1], samples=1)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(second, torch.cat([torch.zeros(1, 4), rows[1:]]))
 
 
 def test_closing_a_publisher_reports_the_last_cut(tmp_path):
@@ -459,6 +469,9 @@ def test_a_model_is_served_from_redis(tmp_path, redis):
     reader.health()
     with pytest.raises(hotbed.StateError, match="s old; the limit is"):
         reader.health(1e-9)
+    for limit in (-1, float("nan")):
+        with pytest.raises(hotbed.ArgumentError, match=r"most_seconds .* is not 0 or more"):
+            reader.health(limit)
     subprocess.run([sys.executable, "-c", FORKED_REDIS, place.path], check=True, cwd=tmp_path)
     restart()  # Redis has lost everything
     with pytest.raises(hotbed.StateError, match="has no cut"):
@@ -469,9 +482,6 @@ def test_a_model_is_served_from_redis(tmp_path, redis):
     with pytest.raises(hotbed.StateError):
         publisher.wait()
     publisher.publish(6)  # a base, which has everything
-    for limit in (-1, float("nan")):
-        with pytest.raises(hotbed.ArgumentError, match=r"most_seconds .* is not 0 or more"):
-            reader.health(limit)
     publisher.close()
     assert torch.equal(evaluate(served, batch), evaluate(model, batch))
     reader.health()

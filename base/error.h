@@ -48,6 +48,8 @@ HOTBED_PRINTF(2, 3) hotbed_status hotbed_fail(hotbed_status status, const char *
     hotbed_error_rank(hotbed_fail_value((status), __VA_ARGS__), (rank))
 #define hotbed_fail_rank_limit(status, rank, ...)                                                  \
     hotbed_error_rank(hotbed_fail_limit((status), __VA_ARGS__), (rank))
+#define hotbed_fail_path_os(status, path, error, ...)                                              \
+    hotbed_error_path(hotbed_fail_os((status), (error), __VA_ARGS__), (path))
 #define hotbed_fail_path_value(status, path, ...)                                                  \
     hotbed_error_path(hotbed_fail_value((status), __VA_ARGS__), (path))
 #define hotbed_fail_path_limit(status, path, ...)                                                  \

@@ -80,7 +80,8 @@ static hotbed_status lock(hotbed_directory *d) {
     d->lock = openat(
         d->file.handle, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
     if (d->lock < 0)
-        return hotbed_fail_os(HOTBED_ERR_IO, errno, "cannot open %s/lock", d->file.name);
+        return hotbed_fail_path_os(
+            HOTBED_ERR_IO, d->file.name, errno, "cannot open %s/lock", d->file.name);
     if (flock(d->lock, LOCK_EX | LOCK_NB) == 0)
         return HOTBED_OK;
     int error = errno;
@@ -90,7 +91,8 @@ static hotbed_status lock(hotbed_directory *d) {
         return hotbed_fail_path(
             HOTBED_ERR_STATE, d->file.name,
             "another publisher writes to %s: it has locked the file 'lock'", d->file.name);
-    return hotbed_fail_os(HOTBED_ERR_IO, error, "cannot lock %s/lock", d->file.name);
+    return hotbed_fail_path_os(
+        HOTBED_ERR_IO, d->file.name, error, "cannot lock %s/lock", d->file.name);
 }
 
 static hotbed_status remove_drafts(hotbed_directory *d) {
@@ -639,7 +641,8 @@ hotbed_status hotbed_directory_show(
     if (status == HOTBED_OK) {
         data = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file.handle, 0);
         if (data == MAP_FAILED)
-            status = hotbed_fail_os(HOTBED_ERR_IO, errno, "cannot map %s", file.name);
+            status =
+                hotbed_fail_path_os(HOTBED_ERR_IO, file.name, errno, "cannot map %s", file.name);
     }
     hotbed_io_drop(&file);
     if (data != MAP_FAILED) {

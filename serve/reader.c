@@ -371,7 +371,8 @@ static hotbed_status poll_directory(poll *p) {
     hotbed_reader *r = p->r;
     p->directory = open(r->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (p->directory < 0)
-        return hotbed_fail_os(HOTBED_ERR_IO, errno, "cannot open the directory %s", r->path);
+        return hotbed_fail_path_os(
+            HOTBED_ERR_IO, r->path, errno, "cannot open the directory %s", r->path);
     HOTBED_TRY(list(p));
     uint64_t newest = p->cuts.n == 0 ? 0 : p->cuts.numbers[p->cuts.n - 1];
     if (newest < version_number(r))

@@ -18,29 +18,30 @@
 /* --- files ------------------------------------------------------------------------------------ */
 
 static hotbed_status map_open(
-    int directory, const char *path, const char *name, uint64_t least, hotbed_map *out) {
+    int directory, const char *full, const char *name, uint64_t least, hotbed_map *out) {
     struct stat stat;
     int file = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (file < 0 && errno == ENOENT)
-        return hotbed_fail_os(HOTBED_ERR_CORRUPT, errno, "%s/%s is missing", path, name);
+        return hotbed_fail_path_os(HOTBED_ERR_CORRUPT, full, errno, "%s is missing", full);
     if (file < 0 && errno == ELOOP)
-        return hotbed_fail_os(
-            HOTBED_ERR_CORRUPT, errno, "%s/%s is a symbolic link, not a file", path, name);
+        return hotbed_fail_path_os(
+            HOTBED_ERR_CORRUPT, full, errno, "%s is a symbolic link, not a file", full);
     if (file < 0)
-        return hotbed_fail_os(HOTBED_ERR_IO, errno, "cannot open %s/%s", path, name);
+        return hotbed_fail_path_os(HOTBED_ERR_IO, full, errno, "cannot open %s", full);
     hotbed_status status = HOTBED_OK;
     if (fstat(file, &stat) != 0)
-        status = hotbed_fail_os(HOTBED_ERR_IO, errno, "cannot read the size of %s/%s", path, name);
+        status =
+            hotbed_fail_path_os(HOTBED_ERR_IO, full, errno, "cannot read the size of %s", full);
     else if (!S_ISREG(stat.st_mode) || (uint64_t)stat.st_size < least)
         status = hotbed_fail_path_value(
-            HOTBED_ERR_CORRUPT, path, NULL, least,
-            "%s/%s is not a plain file of %" PRIu64 " bytes or more", path, name, least);
+            HOTBED_ERR_CORRUPT, full, NULL, least,
+            "%s is not a plain file of %" PRIu64 " bytes or more", full, least);
     if (status == HOTBED_OK) {
         void *data = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_SHARED, file, 0);
         if (data == MAP_FAILED)
-            status = hotbed_fail_os(
-                errno == ENOMEM ? HOTBED_ERR_MEMORY : HOTBED_ERR_IO, errno, "cannot map %s/%s",
-                path, name);
+            status = hotbed_fail_path_os(
+                errno == ENOMEM ? HOTBED_ERR_MEMORY : HOTBED_ERR_IO, full, errno, "cannot map %s",
+                full);
         else
             *out = (hotbed_map){.data = data, .bytes = (uint64_t)stat.st_size};
     }
@@ -84,7 +85,7 @@ hotbed_status hotbed_files_head(
     HOTBED_TRY_MEMORY(f, "%s/%s", path, name.text);
     f->users = 1;
     full_name full = name_of(path, name.text);
-    hotbed_status status = map_open(directory, path, name.text, 1, &f->cut_map);
+    hotbed_status status = map_open(directory, full.text, name.text, 1, &f->cut_map);
     HOTBED_THEN(
         status, hotbed_cut_parse(full.text, number, f->cut_map.data, f->cut_map.bytes, &f->cut));
     if (status == HOTBED_OK)
@@ -98,7 +99,7 @@ static hotbed_status open_rows(hotbed_files *f, int directory, const char *path,
     const hotbed_cut_file name = hotbed_rows_name(f->cut.head->number, rank);
     full_name full = name_of(path, name.text);
     hotbed_map *map = &f->maps[rank];
-    HOTBED_TRY(map_open(directory, path, name.text, 1, map));
+    HOTBED_TRY(map_open(directory, full.text, name.text, 1, map));
     HOTBED_TRY(hotbed_rows_parse(full.text, &f->cut, rank, map->data, map->bytes, &f->rows[rank]));
     return hotbed_rows_verify(full.text, &f->cut, rank, &f->rows[rank]);
 }

@@ -146,7 +146,7 @@ const hotbed_io_calls hotbed_io_system = {
 /* --- whole calls ------------------------------------------------------------------------------ */
 
 hotbed_status hotbed_io_fail(const char *what, const char *name, int error) {
-    return hotbed_error_path(hotbed_fail_os(HOTBED_ERR_IO, -error, "%s %s", what, name), name);
+    return hotbed_fail_path_os(HOTBED_ERR_IO, name, -error, "%s %s", what, name);
 }
 
 /* Copy the end of `text` to the `*space` bytes before out[*space], and shorten *space. Returns

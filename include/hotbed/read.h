@@ -147,14 +147,14 @@ hotbed_reader_table_info(hotbed_reader *reader, uint32_t table, hotbed_reader_ta
 
 /* The state of a reader. */
 typedef struct hotbed_reader_stats {
-    uint32_t size;    /* set by the caller: sizeof(hotbed_reader_stats) */
-    uint32_t behind;  /* cuts in the directory that are newer than the version */
-    uint64_t version; /* number of the cut that answers lookups, */
-    uint64_t base;    /* of its base, */
-    uint64_t step;    /* and its training step */
-    uint64_t newest;  /* number of the newest cut that was seen */
-    double
-        age; /* seconds since its rows were copied in the trainer; at least since it was first used */
+    uint32_t size;         /* set by the caller: sizeof(hotbed_reader_stats) */
+    uint32_t behind;       /* cuts in the directory that are newer than the version */
+    uint64_t version;      /* number of the cut that answers lookups, */
+    uint64_t base;         /* of its base, */
+    uint64_t step;         /* and its training step */
+    uint64_t newest;       /* number of the newest cut that was seen */
+    double age;            /* seconds since the trainer copied the rows, or since their first */
+                           /* use if that is longer: a clock may have been set back */
     double lag;            /* seconds from that copy until the version was used */
     uint64_t versions;     /* versions that were used so far */
     uint64_t bases;        /* of them bases */

@@ -909,6 +909,24 @@ static void a_cut_of_the_future_grows_old(hotbed_backend backend) {
     finish(&b);
 }
 
+static void an_absent_file_is_a_field_of_the_error(hotbed_backend backend) {
+    bench b;
+    begin(&b, backend);
+    create(&b);
+    publish(&b);
+    const char *path = file_of(&b, "rows-000000000001-00000");
+    CHECK_EQ(unlink(path), 0);
+    CHECK_STATUS(hotbed_reader_open(b.directory, NULL, &b.reader), HOTBED_ERR_STATE);
+    CHECK_STRING(hotbed_last_error_detail()->path, path);
+    CHECK_EQ(symlink("/dev/null", path), 0);
+    CHECK_STATUS(hotbed_reader_open(b.directory, NULL, &b.reader), HOTBED_ERR_STATE);
+    CHECK_STRING(hotbed_last_error_detail()->path, path);
+    path = file_of(&b, "nothing");
+    CHECK_STATUS(hotbed_reader_open(path, NULL, &b.reader), HOTBED_ERR_IO);
+    CHECK_STRING(hotbed_last_error_detail()->path, path);
+    finish(&b);
+}
+
 static void every_byte_of_the_files_is_checked(hotbed_backend backend) {
     bench b;
     begin(&b, backend);
@@ -1207,6 +1225,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(a_lost_cut_is_named)},
     {TEST(a_replaced_directory_is_not_followed)},
     {TEST(a_cut_of_the_future_grows_old)},
+    {TEST(an_absent_file_is_a_field_of_the_error)},
     {TEST(every_byte_of_the_files_is_checked)},
     {TEST(other_tables_need_a_new_reader)},
     {TEST(a_version_is_visible_whole_or_not_at_all)},

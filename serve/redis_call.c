@@ -7,6 +7,7 @@
 #include "base/options.h"
 #include "base/stream.h"
 
+#include <errno.h>
 #include <hiredis/hiredis.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -113,6 +114,12 @@ hotbed_status hotbed_redis_corrupt(const hotbed_redis *r, const char *what) {
 
 /* The connection has failed, or there is none. */
 static hotbed_status fail_connection(hotbed_redis *r) {
+    if (r->context != NULL && r->context->err == REDIS_ERR_IO && errno == EAGAIN) {
+        hotbed_redis_drop(r);
+        return hotbed_fail_path_value(
+            HOTBED_ERR_IO, r->name, "timeout_ms", r->timeout_ms,
+            "Redis at %s has not answered in %" PRIu32 " ms", r->name, r->timeout_ms);
+    }
     const hotbed_status status = hotbed_fail_path(
         HOTBED_ERR_IO, r->name, "Redis at %s: %s", r->name,
         r->context == NULL           ? "no memory to connect"

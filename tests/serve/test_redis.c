@@ -12,6 +12,7 @@
 #include "tests/support/harness.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -486,6 +487,23 @@ static void redis_that_lost_its_rows_is_refused(hotbed_backend backend) {
     world_close(&w);
 }
 
+static void redis_that_does_not_answer_is_named(hotbed_backend backend) {
+    world w;
+    world_open(&w, backend, 7);
+    w.redis.timeout_ms = 100;
+    open_publisher(&w, 100);
+    CHECK_OK(publish(&w));
+    CHECK_OK(look(&w));
+    CHECK_EQ(kill(w.server.process, SIGSTOP), 0);
+    for (int i = 0; i < 2; i++) { /* also while it connects */
+        CHECK_STATUS(look(&w), HOTBED_ERR_IO);
+        CHECK(strstr(hotbed_last_error(), "has not answered in 100 ms") != NULL);
+        CHECK_STRING(hotbed_last_error_detail()->parameter, "timeout_ms");
+    }
+    CHECK_EQ(kill(w.server.process, SIGCONT), 0);
+    world_close(&w);
+}
+
 static void redis_without_memory_fails_the_cut(hotbed_backend backend) {
     world w;
     world_open(&w, backend, 0);
@@ -744,6 +762,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(rows_of_another_run_are_not_seen)},
     {TEST(a_damaged_file_is_not_written)},
     {TEST(redis_that_lost_its_rows_is_refused)},
+    {TEST(redis_that_does_not_answer_is_named)},
     {TEST(redis_without_memory_fails_the_cut)},
     {TEST(the_policy_is_checked_after_any_failure)},
     {TEST(a_policy_that_changes_later_is_seen)},

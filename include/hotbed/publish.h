@@ -59,7 +59,8 @@ typedef enum hotbed_encoding {
     HOTBED_ENCODING_F16 = 2,
     HOTBED_ENCODING_BF16 = 3,
     /* Unsigned bytes q, with a scale and an offset in F16 for each row: element e is
-     * offset + scale * q[e]. The error is at most 0.51 of the scale, a 255th of the row's range. */
+     * offset + scale * q[e]. The error is at most 0.51 of the scale. The scale is a 255th of the row's range,
+     * and more if the range is below a hundredth of the least element, since the offset is in F16; it is 6e-8 or more. */
     HOTBED_ENCODING_INT8 = 4,
 } hotbed_encoding;
 

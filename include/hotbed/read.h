@@ -177,7 +177,8 @@ hotbed_reader_get_stats(hotbed_reader *reader, hotbed_reader_stats *out);
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_reader_health(hotbed_reader *reader, double most_seconds);
 
-/* Write the state in Prometheus's text format.
+/* Write the state in Prometheus's text format. Numbers may have more digits in the next call: after asking for
+ * the size, add a page.
  *   text      out  [capacity], always terminated by 0; NULL: return the size only
  *   capacity  in   bytes of `text`
  *   bytes     out  length of the whole text, without the 0

@@ -29,6 +29,9 @@
  * when memory is short (STATE), which is checked with each new cut. If Redis has no memory left, it takes no
  * transactions (MEMORY).
  *
+ * One row that somebody deletes from Redis, past the sink, is not noticed: it reads as a missing key until the next
+ * base. There is neither a password nor TLS: a Redis that wants one is IO, with its reason.
+ *
  * A sink fails the cut if Redis does not have the cut before, or lost rows of this one before its record came,
  * of any rank; if a base is not newer than the cut that Redis has, or another publisher uses the prefix
  * (STATE); or if Redis has no memory for it (MEMORY). The publisher's next cut is then a base, which has

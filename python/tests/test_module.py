@@ -6,6 +6,7 @@ import errno
 import gc
 import importlib
 import inspect
+import itertools
 import os
 import pathlib
 import pickle
@@ -758,8 +759,14 @@ def test_errors_have_fields_and_their_texts_do_not_matter(monkeypatch, words):
         collection()(kjt_of(torch.tensor([ROWS, 0])))
     error = outside.value
     assert (error.cause, error.key, error.limit, error.table) == ("KEY_RANGE", ROWS, ROWS, "a")
-    assert str(error) == f"table 'a': key {ROWS} is not in [0, {ROWS})"
-    assert (error.rank, error.feature, error.errno, error.parameter) == (None, None, None, None)  # of no earlier error
+    assert str(error) == f"table 'a': key {ROWS} is not in [0, {ROWS}) (feature 'f')"
+    assert (error.rank, error.feature, error.errno, error.parameter) == (None, "f", None, None)  # of no earlier error
+    for bad, call in itertools.product((torch.tensor([0, ROWS]), torch.tensor([ROWS, ROWS])), ("forward", "prefetch")):
+        for ebc in (collection(), collection().eval()):
+            if ebc.training or call == "forward":
+                with pytest.raises(hotbed.KeyRangeError) as outside:
+                    getattr(ebc, call)(kjt_of(bad))
+                assert outside.value.feature == ("f" if bad[0] == ROWS else "g")
     tables = hash_tables(check="warn")
     with pytest.warns(UserWarning, match="table 'h' is full.*; further refused keys of this table are only counted"):
         tables(of_keys(*range(99)))

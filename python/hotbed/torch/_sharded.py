@@ -596,7 +596,7 @@ class ShardedStorage(Storage):
                 return
             self.slots[number].key = key
             self.ahead[key] = number
-            self._faults(stream)
+            self._faults(stream, given)
 
     def forward(self, given: Batch, training: bool, out: torch.Tensor) -> int:
         """Fill ``out``, and return the batch's number for the backward; -1 without training."""
@@ -628,7 +628,7 @@ class ShardedStorage(Storage):
             slot = self.slots[number]
             slot.shape = out.shape
             self._last = slot
-            self._faults(stream)
+            self._faults(stream, given)
             self._warn_of_overflows(slot)
             return slot.generation * _SLOTS_MOST + number
 
@@ -652,7 +652,7 @@ class ShardedStorage(Storage):
         finally:
             self.check(lib.hotbed_sharded_set_training(self._sharded, True))
         self._last = slot
-        self._faults(stream)
+        self._faults(stream, given)
         self._warn_of_overflows(slot)
 
     def _warn_of_overflows(self, slot: _Slot) -> None:

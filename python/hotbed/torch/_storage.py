@@ -622,13 +622,30 @@ class Storage:
         to.weights = ffi.NULL if weights is None else ffi.cast(_FLOATS, weights.data_ptr())
         return to
 
-    def _faults(self, stream: Any) -> None:
-        """Raise a fault that kernels have found: at once on the CPU, some calls later on a GPU.  Never waits."""
+    def _faults(self, stream: Any, given: Optional[Batch] = None) -> None:
+        """Raise a fault that kernels have found: at once on the CPU, in ``given``; some calls later on a GPU.
+
+        Never waits.
+        """
         if self.warns_of_keys:
             self._warn()
         status = lib.hotbed_stream_fault(stream)
         if status != 0:
-            self.check(status)
+            raise self._with_feature(self._own(failure(status)), given)  # a name would keep the forward's output alive
+
+    def _with_feature(self, error: HotbedError, given: Optional[Batch]) -> HotbedError:
+        """Add the feature of a key outside its table: the only one there, or on the CPU the first that has the key."""
+        if given is None or error.cause != "KEY_RANGE":
+            return error
+        found = [i for i, (t, _) in enumerate(self.features) if self.tables[t].name == error.table]
+        if len(found) > 1:
+            bounds = [] if self.device.type != "cpu" else self._bounds(given)
+            parts = {i: given.keys[bounds[i] : bounds[i + 1]] for i in found if bounds}
+            found = [i for i, keys in parts.items() if error.key in keys.tolist()][:1]
+        if found:
+            error.feature = self.feature_names[found[0]]
+            error.args = (f"{error} (feature {error.feature!r})",)
+        return error
 
     def _warn(self) -> None:
         """Issue a warning about the first key that a table has refused, or not updated, once for each table."""
@@ -743,7 +760,7 @@ class Storage:
         self.turn += 1
         slot.order = self.turn
         try:
-            self._faults(stream)
+            self._faults(stream, given)
         except BaseException:
             self._release(number, stream)
             raise
@@ -863,7 +880,7 @@ class Storage:
                 self.check_batch(given)
                 batch = self._batch(new("batch"), given)
                 self.check(lib.hotbed_storage_eval(self._c, batch, target, stride, stream))
-                self._faults(stream)
+                self._faults(stream, given)
                 return -1
             number = self._prefetched(given)
             if number is None:

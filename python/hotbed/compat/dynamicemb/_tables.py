@@ -253,11 +253,11 @@ class Tables(Storage):
 
     # --- batches --------------------------------------------------------------------------------
 
-    def _faults(self, stream: Any) -> None:
+    def _faults(self, stream: Any, given: Optional[Batch] = None) -> None:
         if self._bridge is not None and self._bridge.failure is not None:
             self.check(lib.hotbed_stream_sync(stream))  # kernels report the failure later
             self._bridge.failure = None
-        super()._faults(stream)
+        super()._faults(stream)  # features have no names here
 
     def _load(self, table: int) -> float:
         return self.options[table].max_load_factor if self.tables[table].evict is Evict.LOWEST else 1.0

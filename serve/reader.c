@@ -387,10 +387,15 @@ static hotbed_status poll_directory(poll *p) {
     use_increments(p);
     if (p->status != HOTBED_OK)
         return hotbed_error_return(&p->error, p->status);
-    return r->newest != NULL ? HOTBED_OK
-                             : hotbed_fail_path(
-                                   HOTBED_ERR_STATE, r->path,
-                                   "%s has no base: nothing is published yet", r->path);
+    if (r->newest != NULL)
+        return HOTBED_OK;
+    if (newest == 0)
+        return hotbed_fail_path(
+            HOTBED_ERR_STATE, r->path, "%s has no base: nothing is published yet", r->path);
+    return hotbed_fail_path_value(
+        HOTBED_ERR_STATE, r->path, "cut", p->cuts.numbers[0],
+        "%s has no base: cut %" PRIu64 " and those after it follow one that is missing", r->path,
+        p->cuts.numbers[0]);
 }
 
 static hotbed_status poll_once(hotbed_reader *r) {

@@ -858,6 +858,11 @@ static void a_lost_cut_is_named(hotbed_backend backend) {
     CHECK_EQ(rename(hidden, file_of(&b, "cut-000000000002")), 0); /* it was only late */
     CHECK_OK(hotbed_reader_poll(b.reader));
     served_check(b.reader, &b.cut);
+    hotbed_reader *second = NULL;
+    CHECK_EQ(rename(file_of(&b, "cut-000000000001"), hidden), 0);
+    CHECK_STATUS(hotbed_reader_open(b.directory, NULL, &second), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "cut 2 and those after it follow one") != NULL);
+    CHECK_EQ(rename(hidden, file_of(&b, "cut-000000000001")), 0);
     CHECK_OK(hotbed_reader_health(b.reader, 3600));
     CHECK_STATUS(hotbed_reader_health(b.reader, 1e-9), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "seconds old") != NULL);

@@ -31,12 +31,13 @@
 #define HOTBED_HD           static __host__ __device__ __forceinline__
 #define HOTBED_COLD         static __host__ __device__ __noinline__ __attribute__((unused))
 #define HOTBED_APART        static __host__ __device__ __noinline__ __attribute__((unused))
+#define HOTBED_HD_LARGE     HOTBED_HD
 #define HOTBED_RESTRICT     __restrict__
 #define HOTBED_ALIGN(bytes) __align__(bytes)
 #else
-/* Emulated tiles spend their time in switches between fibres. Inlining the cores would only slow
- * the compiler, to a minute for one test under ASan. */
-#if defined(HOTBED_TILE_EMULATE)
+/* Emulated tiles spend their time in switches between fibres, and sanitizers in their checks. Inlining the cores
+ * would only slow the compiler, to minutes for one file. */
+#if defined(HOTBED_TILE_EMULATE) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define HOTBED_HD static __attribute__((unused))
 #else
 #define HOTBED_HD static inline __attribute__((always_inline, unused))
@@ -44,6 +45,8 @@
 #define HOTBED_COLD         static __attribute__((noinline, cold, unused))
 /* Large code that is compiled once and called, so that kernels which rarely need it stay small. */
 #define HOTBED_APART        static __attribute__((noinline, unused))
+/* Part of each kernel; on the host compiled once in a file and called, because its work takes longer than a call. */
+#define HOTBED_HD_LARGE     static __attribute__((noinline, unused))
 #define HOTBED_RESTRICT     restrict
 #define HOTBED_ALIGN(bytes) __attribute__((aligned(bytes)))
 #endif

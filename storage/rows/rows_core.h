@@ -34,7 +34,7 @@ HOTBED_HD void hotbed_copy_part(uint8_t *to, const uint8_t *from, uint32_t bytes
 }
 
 /* Copy the row at `row` to row i of `rows`. */
-HOTBED_HD void hotbed_row_get(
+HOTBED_HD_LARGE void hotbed_row_get(
     const hotbed_table_view *table, const uint8_t *row, hotbed_rows_view rows, uint64_t i,
     uint32_t width) {
     const uint32_t bytes = hotbed_weights_bytes(table->dtype, table->dim);
@@ -48,7 +48,7 @@ HOTBED_HD void hotbed_row_get(
 }
 
 /* Copy row i of `rows` to the row at `row`; parts that are NULL stay unchanged. */
-HOTBED_HD void hotbed_row_set(
+HOTBED_HD_LARGE void hotbed_row_set(
     const hotbed_table_view *table, uint8_t *row, hotbed_rows_view rows, uint64_t i,
     uint32_t width) {
     const uint32_t bytes = hotbed_weights_bytes(table->dtype, table->dim);
@@ -62,7 +62,7 @@ HOTBED_HD void hotbed_row_set(
 }
 
 /* Initialize the parts of a new row that `rows` does not have. */
-HOTBED_HD void hotbed_row_init_rest(
+HOTBED_HD_LARGE void hotbed_row_init_rest(
     const hotbed_table_view *table, uint8_t *row, hotbed_rows_view rows, uint64_t key,
     uint32_t width) {
     if (rows.weights == NULL)
@@ -274,7 +274,7 @@ HOTBED_HD void hotbed_rows_set_time(
 
 /* Write row number i of the call to `slot`. Parts of a new row that the call does not give are
  * initialized. */
-HOTBED_HD void hotbed_rows_write(
+HOTBED_HD_LARGE void hotbed_rows_write(
     const hotbed_rows_args *a, uint64_t i, uint64_t slot, bool is_new, uint32_t width) {
     uint8_t *row = hotbed_row_at(a->index, &a->table, slot);
     if (hotbed_tile_rank(width) == 0) {
@@ -321,7 +321,7 @@ HOTBED_HD void hotbed_rows_use(
 }
 
 /* Insert key number i, which the table lacks. */
-HOTBED_HD void hotbed_rows_insert(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
+HOTBED_HD_LARGE void hotbed_rows_insert(const hotbed_rows_args *a, uint64_t i, uint32_t width) {
     hotbed_index_result r = hotbed_rows_claim(a, i, a->offered == 0 ? 1 : 0, width);
     if (a->tracker != NULL && r.outcome == HOTBED_INDEX_EVICTED)
         hotbed_log_removed_one(a->tracker, &a->table, a->table_number, r.evicted_key, width);

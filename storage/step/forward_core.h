@@ -265,7 +265,7 @@ HOTBED_HD void hotbed_pack_found_row(const hotbed_found_row *f, uint8_t *to, uin
 /* Write the sequence output of a tile's keys to s->to or, unless rows are scattered, to `output`.
  * Each lane has the table and slot of its key; all lanes copy each row. `searched`, a literal, is
  * true if this pass has also searched for the slots, while prefetches may run. */
-HOTBED_HD void hotbed_forward_found(
+HOTBED_HD_LARGE void hotbed_forward_found(
     const hotbed_step_view *s, hotbed_tile_keys *keys, uint32_t t, uint64_t slot, bool searched,
     void *output, uint64_t stride, uint32_t width) {
     const hotbed_table_view *table = &s->storage.tables[hotbed_tile_shuffle_u32(width, t, 0)];

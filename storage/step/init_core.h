@@ -40,7 +40,7 @@ HOTBED_HD float hotbed_log(float x) {
 
 /* The x with P(normal < x) = p, 0 < p < 1: Wichura, Algorithm AS 241 (PPND7), Applied Statistics
  * 1988, about 7 digits. */
-HOTBED_HD float hotbed_normal_quantile(float p) {
+HOTBED_HD_LARGE float hotbed_normal_quantile(float p) {
     float q = p - 0.5F;
     if (q >= -0.425F && q <= 0.425F) {
         float r = 0.180625F - q * q;

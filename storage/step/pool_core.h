@@ -75,7 +75,7 @@ HOTBED_HD void hotbed_bag_write(
 }
 
 /* Pooled output of bag b, summed in bag order. */
-HOTBED_HD void hotbed_forward_bag(
+HOTBED_HD_LARGE void hotbed_forward_bag(
     const hotbed_step_view *s, uint64_t b, void *output, uint64_t stride, uint32_t width) {
     uint32_t feature = (uint32_t)(b / s->batch.size);
     uint64_t sample = b - (uint64_t)feature * s->batch.size;

@@ -379,7 +379,7 @@ enum {
 
 /* Store elements e .. e+count-1 after a step, of which `before` are the values before it. Returns
  * HOTBED_ROW_ bits; those of f32 rows are not computed. */
-HOTBED_HD uint32_t hotbed_row_step4(
+HOTBED_HD_LARGE uint32_t hotbed_row_step4(
     uint32_t dtype, const hotbed_rounding_view *rounding, uint8_t *row, uint32_t e, uint32_t count,
     hotbed_f32x4 before, hotbed_f32x4 v) {
     switch ((hotbed_dtype)dtype) {
@@ -425,7 +425,7 @@ HOTBED_APART void hotbed_row_init_scaled(
 }
 
 /* Write the initial embedding of `key`. */
-HOTBED_HD void hotbed_row_init_weights(
+HOTBED_HD_LARGE void hotbed_row_init_weights(
     const hotbed_table_view *table, uint8_t *row, uint64_t key, uint32_t width) {
     if (hotbed_dtype_size(table->dtype) == 1) {
         hotbed_row_init_scaled(table, row, key, width);

@@ -231,46 +231,78 @@ typedef struct row_parts {
     float *states[2];
 } row_parts;
 
-/* Update a row, of unique key u, with the sum of its gradients; `kind` and `l2` are literals. */
+/* The row's gradient, which is summed, for the functions of update_core.h. */
+static const hotbed_sum_source whole_sum = {0, 0, NULL, 0};
+static const hotbed_update_shape any_row = {false, false, true, false, false};
+
+/* For each optimizer, functions that are called, not compiled into each caller: a step of any row, and the
+ * measures of an f32 row whose elements are not aligned. */
+#define HOTBED_APART_OF(KIND, name, ...)                                                           \
+    __attribute__((noinline)) static uint32_t step_##name(                                         \
+        hotbed_optimizer_view o, const hotbed_clock *clock, const float *gradient,                 \
+        const hotbed_table_view *table, const hotbed_rounding_view *rounding, row_parts parts) {   \
+        o.kind = HOTBED_OPT_##KIND;                                                                \
+        o.form = hotbed_state_form_of(o.kind);                                                     \
+        const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL};                         \
+        return hotbed_update_parts(                                                                \
+            NULL, &o, clock, view, table, rounding, parts.row, parts.states[0], parts.states[1],   \
+            whole_sum, any_row, 1);                                                                \
+    }                                                                                              \
+    __attribute__((noinline)) static hotbed_whole_row measure_##name(                              \
+        hotbed_optimizer_view o, const hotbed_clock *clock, const float *gradient,                 \
+        const hotbed_table_view *table, row_parts parts) {                                         \
+        o.kind = HOTBED_OPT_##KIND;                                                                \
+        o.form = hotbed_state_form_of(o.kind);                                                     \
+        const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL};                         \
+        return hotbed_measure_row(                                                                 \
+            NULL, &o, clock, view, table, parts.row, parts.states[0], parts.states[1], whole_sum,  \
+            any_row, 1);                                                                           \
+    }
+HOTBED_OPTIMIZERS(HOTBED_APART_OF)
+#undef HOTBED_APART_OF
+
+typedef uint32_t (*row_step)(
+    hotbed_optimizer_view o, const hotbed_clock *clock, const float *gradient,
+    const hotbed_table_view *table, const hotbed_rounding_view *rounding, row_parts parts);
+typedef hotbed_whole_row (*row_measure)(
+    hotbed_optimizer_view o, const hotbed_clock *clock, const float *gradient,
+    const hotbed_table_view *table, row_parts parts);
+
+/* Update a row, of unique key u, with the sum of its gradients; `kind`, `l2` and the functions are literals. */
 HOTBED_HD void update_kind(
     const update_args *a, const hotbed_table_view *table, row_parts parts, uint32_t u,
-    const float *gradient, uint32_t kind, bool l2) {
+    const float *gradient, uint32_t kind, bool l2, row_step step, row_measure measure) {
     hotbed_clock clock =
         hotbed_clock_copy(a->s.storage.clock); /* not changed by stores to the row */
-    uint8_t *row = parts.row;
-    float *weights = (float *)(void *)row;
     float *state0 = parts.states[0];
     float *state1 = parts.states[1];
-    const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL};
-    const hotbed_sum_source source = {0, 0, NULL, 0};
-    const hotbed_update_shape shape = {false, false, true, false, false},
-                              plain = {false, true, true, false, false};
+    const hotbed_update_shape plain = {false, true, true, false, false};
     hotbed_optimizer_view o = a->o;
+    if (table->dtype != HOTBED_F32) {
+        const hotbed_rounding_view rounding = hotbed_unique_rounding(&a->s, table, u);
+        const uint32_t bits = step(o, &clock, gradient, table, &rounding, parts);
+        hotbed_count_rounded_away(&a->s, table, bits, 1);
+        return;
+    }
     o.kind = kind;
     o.form = hotbed_state_form_of(kind);
     if (!l2)
         o.l2_decay = 0.0F;
-    if (table->dtype != HOTBED_F32) {
-        const hotbed_rounding_view rounding = hotbed_unique_rounding(&a->s, table, u);
-        const uint32_t bits = hotbed_update_parts(
-            NULL, &o, &clock, view, table, &rounding, row, state0, state1, source, shape, 1);
-        hotbed_count_rounded_away(&a->s, table, bits, 1);
-        return;
-    }
     if (hotbed_counts_row_steps(o.form))
         hotbed_row_count(&clock, &o, state1, table->dim, 1);
     if (hotbed_has_number(o.form) || hotbed_has_ratio(o.form)) {
         const bool aligned = table->dim % 4 == 0 && ((uintptr_t)gradient & 15U) == 0;
+        const hotbed_gradient_view view = {gradient, 0, HOTBED_F32, NULL};
         hotbed_whole_row whole;
         if (aligned)
             whole = hotbed_measure_row(
-                NULL, &o, &clock, view, table, row, state0, state1, source, plain, 1);
+                NULL, &o, &clock, view, table, parts.row, state0, state1, whole_sum, plain, 1);
         else
-            whole = hotbed_measure_row(
-                NULL, &o, &clock, view, table, row, state0, state1, source, shape, 1);
+            whole = measure(o, &clock, gradient, table, parts);
         clock.optimizer.learning_rate *= whole.ratio;
     }
-    update_floats(a, &clock, kind, l2, table->dim, weights, state0, state1, gradient);
+    update_floats(
+        a, &clock, kind, l2, table->dim, (float *)(void *)parts.row, state0, state1, gradient);
 }
 
 /* Two functions for each optimizer, without and with L2 decay, because what a loop is compiled to
@@ -279,12 +311,14 @@ HOTBED_HD void update_kind(
     __attribute__((noinline)) static void update_##name(                                           \
         const update_args *a, const hotbed_table_view *table, row_parts parts, uint32_t u,         \
         const float *gradient) {                                                                   \
-        update_kind(a, table, parts, u, gradient, HOTBED_OPT_##KIND, false);                       \
+        update_kind(                                                                               \
+            a, table, parts, u, gradient, HOTBED_OPT_##KIND, false, step_##name, measure_##name);  \
     }                                                                                              \
     __attribute__((noinline)) static void update_l2_##name(                                        \
         const update_args *a, const hotbed_table_view *table, row_parts parts, uint32_t u,         \
         const float *gradient) {                                                                   \
-        update_kind(a, table, parts, u, gradient, HOTBED_OPT_##KIND, true);                        \
+        update_kind(                                                                               \
+            a, table, parts, u, gradient, HOTBED_OPT_##KIND, true, step_##name, measure_##name);   \
     }
 HOTBED_OPTIMIZERS(HOTBED_UPDATE)
 #undef HOTBED_UPDATE
@@ -467,17 +501,24 @@ static void reduce_body(const void *args, uint64_t begin, uint64_t end) {
 
 HOTBED_HOST_BELOW(count_body, count_args, 1, hotbed_count_step(a->clock, a->beta1, a->beta2))
 
-#define HOTBED_UPDATE_ROWS(KIND, name, ...)                                                        \
-    static void update_rows_##name(const void *args, uint64_t begin, uint64_t end) {               \
-        const hotbed_update_rows_args *a = args;                                                   \
-        hotbed_optimizer_view o = a->o;                                                            \
-        o.kind = HOTBED_OPT_##KIND;                                                                \
-        o.form = hotbed_state_form_of(o.kind);                                                     \
-        for (uint64_t i = begin; i < end; i++)                                                     \
-            hotbed_update_given_row(a, &o, false, i, 1);                                           \
+static void update_rows_body(const void *args, uint64_t begin, uint64_t end) {
+#define HOTBED_STEP(KIND, name, ...) [HOTBED_OPT_##KIND] = step_##name,
+    static const row_step steps[] = {HOTBED_OPTIMIZERS(HOTBED_STEP)};
+#undef HOTBED_STEP
+    const hotbed_update_rows_args *a = args;
+    const hotbed_rounding_view nearest = hotbed_rounding_to_nearest();
+    hotbed_clock clock;
+    clock.optimizer = *a->clock;
+    hotbed_clock_correct(&clock);
+    for (uint64_t i = begin; i < end; i++) {
+        const row_parts parts = {
+            a->weights + i * a->weights_bytes,
+            {(float *)(void *)(a->states[0] + i * a->state_bytes[0]),
+             (float *)(void *)(a->states[1] + i * a->state_bytes[1])}};
+        (void)steps[a->o.kind](
+            a->o, &clock, a->gradients + i * a->row.dim, &a->row, &nearest, parts);
     }
-HOTBED_OPTIMIZERS(HOTBED_UPDATE_ROWS)
-#undef HOTBED_UPDATE_ROWS
+}
 
 static void update_rows_narrow(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_update_rows_args *a = args;
@@ -533,12 +574,8 @@ static hotbed_status count_step(
 }
 
 static hotbed_status update_rows(const hotbed_update_rows_args *args, hotbed_stream *stream) {
-#define HOTBED_BODY(KIND, name, ...) [HOTBED_OPT_##KIND] = update_rows_##name,
-    static const hotbed_host_body bodies[] = {HOTBED_OPTIMIZERS(HOTBED_BODY)};
-#undef HOTBED_BODY
     return HOTBED_HOST_LAUNCH(
-        stream, args->n, ROWS_GRAIN, args->o.narrow ? update_rows_narrow : bodies[args->o.kind],
-        args);
+        stream, args->n, ROWS_GRAIN, args->o.narrow ? update_rows_narrow : update_rows_body, args);
 }
 
 static hotbed_status set_learning_rate(float *rate, float learning_rate, hotbed_stream *stream) {

@@ -118,6 +118,26 @@ def test_batches_that_would_be_permuted_wrongly_are_refused(make, names, lengths
     assert rows.keys("t").numel() == 0
 
 
+def test_offsets_that_skip_keys_are_refused_in_any_order():
+    bags = ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(ROWS, DIM, "t", feature_names=["f", "g"])])
+    for names in (["f", "g"], ["g", "f"]):
+        with pytest.raises(hotbed.KeyRangeError, match="offsets: the first is 1, not 0"):
+            bags(ht.KeyedJaggedTensor(names, torch.arange(3), offsets=torch.tensor([1, 2, 3])))
+
+
+@pytest.mark.parametrize("make", [torchrec.KeyedJaggedTensor, ht.KeyedJaggedTensor])
+def test_a_compiled_forward_does_not_read_outside_of_the_keys(make):
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11):
+        pytest.skip("compiled permutations need PyTorch 2.11")
+    bags = ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(ROWS, DIM, "t", feature_names=["f", "g"])])
+    kjts = [make(["g", "f"], torch.arange(3), lengths=torch.tensor(n)) for n in ([1, 2], [4, 3], [1, 1])]
+    compiled = torch.compile(bags, fullgraph=True)
+    assert torch.equal(compiled(kjts[0]).values(), bags(kjts[0]).values())
+    for kjt in kjts[1:]:
+        with pytest.raises(RuntimeError):
+            compiled(kjt)
+
+
 def test_a_feature_twice_beside_those_of_the_tables_is_ignored():
     bags = ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(ROWS, DIM, "t", feature_names=["f"])])
     kjt = torchrec.KeyedJaggedTensor(["x", "f", "x"], torch.arange(3), lengths=torch.ones(3, dtype=torch.int64))

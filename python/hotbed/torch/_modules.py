@@ -804,15 +804,18 @@ def _check_permutable(features: Any, wanted: Sequence[str]) -> None:
             raise ArgumentError(
                 f"features {twice} are in the batch more than once: {list(given)}", "features", feature=twice[0]
             )
+    lengths = features.lengths()  # first: without samples, TorchRec computes offset_per_key() from them only
+    bounds, keys, weights = features.offset_per_key(), features.values().shape[0], features.weights_or_none()
     if torch.compiler.is_compiling():
+        torch._check(bounds[-1] == keys, lambda: "offsets: the last one is not the number of keys")
         return
-    lengths, keys = features.lengths(), features.values().shape[0]
     if lengths.device.type == "cpu" and bool((lengths < 0).any()):  # on a GPU, the host would wait
         bag = int((lengths < 0).nonzero()[0])
         raise KeyRangeError(f"lengths: {int(lengths[bag])} keys in bag {bag}", "lengths", int(lengths[bag]), 0)
-    last, weights = features.offset_per_key()[-1], features.weights_or_none()
-    if last != keys:
-        raise outside(last, keys)
+    if bounds[0] != 0:
+        raise KeyRangeError(f"offsets: the first is {bounds[0]}, not 0", "offsets", bounds[0], 0)
+    if bounds[-1] != keys:
+        raise outside(bounds[-1], keys)
     if weights is not None and weights.shape[0] != keys:
         raise ArgumentError(f"weights: {weights.shape[0]} elements, not {keys}", "weights", weights.shape[0], keys)
 

@@ -175,10 +175,8 @@ hotbed_status hotbed_directory_open(
 
 void hotbed_directory_close(hotbed_directory *d) {
     hotbed_io_drop(&d->file);
-    if (d->lock >= 0) {
-        (void)flock(
-            d->lock,
-            LOCK_UN); /* forked processes have the file open: close() alone does not unlock it */
+    if (d->lock >= 0) { /* unlock it: a process that was forked meanwhile has it open, too */
+        (void)flock(d->lock, LOCK_UN);
         close(d->lock);
     }
     d->lock = -1;

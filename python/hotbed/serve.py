@@ -21,7 +21,7 @@ from torch import Tensor
 from hotbed._c import check, ffi, lib, new, numbers, text
 from hotbed.checkpoint import _Model
 from hotbed.comm import Comm
-from hotbed.errors import ArgumentError, KeyRangeError, StateError, wrong
+from hotbed.errors import ArgumentError, HotbedError, KeyRangeError, StateError, wrong
 from hotbed.torch._changes import ChangeFilter, filter_array
 from hotbed.torch.config import PoolingType
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor
@@ -358,8 +358,11 @@ class _Rows:
             if weights is not None:
                 to.weights = ffi.cast("float *", weights.data_ptr())
             to.output = ffi.cast("float *", out.data_ptr() + 4 * sum(dims[:i]))
-        check(self._call("lookup")(self._c, lookups, len(tables), ffi.NULL))
+        self._ask(lookups)
         return out
+
+    def _ask(self, lookups: Any) -> None:
+        check(self._call("lookup")(self._c, lookups, len(lookups), ffi.NULL))
 
     def _table(self, name: str) -> Tuple[int, int]:
         if name not in self._tables:
@@ -476,7 +479,17 @@ class RedisReader(_Rows):
         out = ffi.new("hotbed_redis_reader **")
         keep: List[Any] = []
         check(lib.hotbed_redis_reader_open(redis._options(keep), out))
+        self._reason = ""  # why the last lookup failed that did
         self._open(out[0])
+
+    def _ask(self, lookups: Any) -> None:
+        try:
+            super()._ask(lookups)
+        except (ArgumentError, KeyRangeError):  # nothing is wrong with Redis
+            raise
+        except HotbedError as error:
+            self._reason = str(error)
+            raise
 
     def health(self, most_seconds: float = 0.0) -> None:
         """Check that the last lookup succeeded, and that its cut is not older than ``most_seconds``, if that is not 0.
@@ -489,7 +502,7 @@ class RedisReader(_Rows):
             raise wrong("most_seconds", most_seconds, "is not 0 or more")
         found = self.stats()
         if not found["healthy"]:
-            raise StateError("the last lookup in Redis failed")
+            raise StateError(f"the last lookup in Redis failed: {self._reason}")
         if most_seconds and found["age"] > most_seconds:
             raise StateError(
                 f"cut {found['version']} is {found['age']:.3g} s old; the limit is {most_seconds:.3g} s",

@@ -1,5 +1,5 @@
 /* serve/redis_call.c - a connection to Redis by hiredis. */
-#define _DEFAULT_SOURCE /* struct timeval */
+#define _DEFAULT_SOURCE /* struct timeval, explicit_bzero() */
 #include "serve/redis_call.h"
 
 #include "base/check.h"
@@ -25,12 +25,37 @@ struct hotbed_redis {
     char node[TEXT];      /* of a cluster, which has the keys; "": host or path */
     uint32_t node_port;
     uint32_t port, timeout_ms, cache_rows;
+    char *user, *password; /* NULL: none */
     redisContext *context; /* NULL: not connected */
     redisReply *reply;     /* the last answer */
 };
 
 static hotbed_status fail_argument(const char *call, const char *what, const char *why) {
     return hotbed_fail_parameter(HOTBED_ERR_ARGUMENT, what, "%s: %s %s", call, what, why);
+}
+
+static void forget_text(char *text) {
+    if (text != NULL)
+        explicit_bzero(text, strlen(text));
+    hotbed_delete(text);
+}
+
+/* Copy user and password, which may be long tokens. */
+static hotbed_status copy_access(hotbed_redis *r, const char *call, const hotbed_redis_options *o) {
+    const struct {
+        const char *from;
+        char **to;
+    } texts[] = {{o->user, &r->user}, {o->password, &r->password}};
+    for (int i = 0; i < 2; i++) {
+        const size_t bytes = texts[i].from == NULL ? 0 : strlen(texts[i].from) + 1;
+        if (bytes == 0)
+            continue;
+        *texts[i].to = hotbed_new(bytes);
+        if (*texts[i].to == NULL)
+            return hotbed_fail(HOTBED_ERR_MEMORY, "%s: no memory for a user and a password", call);
+        memcpy(*texts[i].to, texts[i].from, bytes);
+    }
+    return HOTBED_OK;
 }
 
 hotbed_status hotbed_redis_create(
@@ -43,6 +68,8 @@ hotbed_status hotbed_redis_create(
     if ((o.host == NULL) == (o.path == NULL))
         return fail_argument(
             call, "host", o.host == NULL ? "and path are NULL" : "and path are both set");
+    if (o.user != NULL && o.password == NULL)
+        return fail_argument(call, "password", "is NULL, but user is set");
     HOTBED_TRY(hotbed_check_range("port", o.port, 0, UINT16_MAX));
     const char *prefix = o.prefix == NULL ? "hotbed" : o.prefix;
     const size_t prefix_bytes = strlen(prefix);
@@ -62,6 +89,11 @@ hotbed_status hotbed_redis_create(
         return hotbed_fail_value(
             HOTBED_ERR_MEMORY, NULL, sizeof *r, "%s: no %zu bytes for a connection to Redis", call,
             sizeof *r);
+    const hotbed_status status = copy_access(r, call, &o);
+    if (status != HOTBED_OK) {
+        hotbed_redis_destroy(r);
+        return status;
+    }
     r->port = o.port == 0 ? PORT : o.port;
     r->timeout_ms = o.timeout_ms == 0 ? TIMEOUT_MS : o.timeout_ms;
     r->cache_rows = o.cache_rows == 0 ? CACHE_ROWS : o.cache_rows;
@@ -91,8 +123,11 @@ void hotbed_redis_drop(hotbed_redis *r) {
 }
 
 void hotbed_redis_destroy(hotbed_redis *r) {
-    if (r != NULL)
-        hotbed_redis_drop(r);
+    if (r == NULL)
+        return;
+    hotbed_redis_drop(r);
+    forget_text(r->user);
+    forget_text(r->password);
     hotbed_delete(r);
 }
 
@@ -194,6 +229,40 @@ static hotbed_status find_node(hotbed_redis *r, bool *moved) {
     return error && !*moved ? fail_reply(r) : HOTBED_OK;
 }
 
+/* The option that an error of Redis is about; NULL: none. Redis 5 has no codes for a wrong password, and for
+ * one that it does not have. */
+static const char *option_of(const char *error) {
+    static const char *const begins[] = {
+        "NOAUTH", "WRONGPASS", "ERR AUTH ", "ERR Client sent AUTH", "ERR invalid password"};
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+        if (strncmp(error, begins[i], strlen(begins[i])) == 0)
+            return "password";
+    return strncmp(error, "NOPERM", 6) == 0 ? "user" : NULL;
+}
+
+/* Give the user and the password, if there are any. Some servers and proxies quote the words of a command in
+ * their error, so the text of ours ends before a quote, and is left out if it has the password. */
+static hotbed_status authenticate(hotbed_redis *r) {
+    hotbed_redis_text words[3] = {{"AUTH", 4}};
+    uint32_t n = 1;
+    if (r->password == NULL)
+        return HOTBED_OK;
+    if (r->user != NULL)
+        words[n++] = (hotbed_redis_text){r->user, strlen(r->user)};
+    words[n++] = (hotbed_redis_text){r->password, strlen(r->password)};
+    HOTBED_TRY(hotbed_redis_send(r, n, words));
+    HOTBED_TRY(get_any(r));
+    if (r->reply->type != REDIS_REPLY_ERROR)
+        return HOTBED_OK;
+    const bool quoted = strstr(r->reply->str, r->password) != NULL;
+    const char *text = quoted ? "an error that is not shown" : r->reply->str;
+    return hotbed_error_parameter(
+        hotbed_fail_path(
+            HOTBED_ERR_IO, r->name, "Redis at %s answers AUTH with %.*s", r->name,
+            (int)strcspn(text, "'`\""), text),
+        option_of(r->reply->str));
+}
+
 static hotbed_status connect_node(hotbed_redis *r, bool *moved) {
     const struct timeval limit = {
         .tv_sec = r->timeout_ms / 1000, .tv_usec = r->timeout_ms % 1000 * 1000};
@@ -203,6 +272,7 @@ static hotbed_status connect_node(hotbed_redis *r, bool *moved) {
     if (r->context == NULL || r->context->err != 0 ||
         redisSetTimeout(r->context, limit) != REDIS_OK)
         return fail_connection(r);
+    HOTBED_TRY(authenticate(r));
     HOTBED_TRY(hotbed_redis_check(r));
     return find_node(r, moved);
 }
@@ -250,9 +320,11 @@ hotbed_status hotbed_redis_send(hotbed_redis *r, uint32_t n, const hotbed_redis_
 static hotbed_status fail_reply(hotbed_redis *r) {
     const bool full = strncmp(r->reply->str, "OOM", 3) == 0 ||
                       strstr(r->reply->str, "OOM command not allowed") != NULL;
-    const hotbed_status status = hotbed_fail_path(
-        full ? HOTBED_ERR_MEMORY : HOTBED_ERR_IO, r->name, "Redis at %s: %.160s", r->name,
-        r->reply->str);
+    const hotbed_status status = hotbed_error_parameter(
+        hotbed_fail_path(
+            full ? HOTBED_ERR_MEMORY : HOTBED_ERR_IO, r->name, "Redis at %s: %.160s", r->name,
+            r->reply->str),
+        option_of(r->reply->str));
     hotbed_redis_drop(r);
     return status;
 }

@@ -30,7 +30,12 @@
  * transactions (MEMORY).
  *
  * One row that somebody deletes from Redis, past the sink, is not noticed: it reads as a missing key until the next
- * base. There is neither a password nor TLS: a Redis that wants one is IO, with its reason.
+ * base.
+ *
+ * A connection begins with AUTH if a password is set, also after a failure and on each node of a cluster. If
+ * Redis refuses it, or needs one that is not set, or does not let the user run a command, the call is IO with
+ * Redis's reason. The error's parameter is then "password", or "user" if rights are missing; its path is the
+ * server. Nothing that the library writes has the password. There is no TLS: use a Unix socket, or stunnel.
  *
  * A sink fails the cut if Redis does not have the cut before, or lost rows of this one before its record came,
  * of any rank; if a base is not newer than the cut that Redis has, or another publisher uses the prefix
@@ -63,11 +68,16 @@ typedef struct hotbed_redis_options {
     const char *prefix;
     uint32_t timeout_ms; /* for a connection, and for each answer; 0: 10000 */
     uint32_t cache_rows; /* of a reader: rows that it remembers until the next cut; 0: 65536 */
+    const char *user;    /* of Redis 6 or later, with `password`; NULL: "default" */
+    /* NULL: none. The sink or reader keeps its copy to connect again, and overwrites it when it is destroyed;
+     * the caller may overwrite its own when the call has returned. */
+    const char *password;
 } hotbed_redis_options;
 
 /* Connect a sink. Synchronous.
- * Errors: ARGUMENT (also a prefix without a hash tag, if Redis is a cluster), IO (no connection), STATE (Redis
- * may drop keys when memory is short), MEMORY, UNSUPPORTED (a build without HOTBED_REDIS). */
+ * Errors: ARGUMENT (also a prefix without a hash tag, if Redis is a cluster; a user without a password), IO (no
+ * connection; no access), STATE (Redis may drop keys when memory is short), MEMORY, UNSUPPORTED (a build
+ * without HOTBED_REDIS). */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_redis_sink_create(const hotbed_redis_options *options, hotbed_redis_sink **out);
 HOTBED_API void hotbed_redis_sink_destroy(hotbed_redis_sink *sink); /* NULL is allowed */

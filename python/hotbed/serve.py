@@ -60,7 +60,7 @@ class Publisher:
     Raises:
         StateError: another publisher has the directory.
         ArgumentError: an argument; ``comm`` is missing.
-        FileError: Redis does not answer.
+        FileError: Redis does not answer, or refuses the user or the password.
         UnsupportedError: ``redis``, and the library was built without Redis.
     """
 
@@ -211,6 +211,8 @@ class Redis:
         prefix: of all keys; in a cluster with a hash tag, as ``"{model}"``.
         timeout_ms: for a connection, and for each answer; 0: 10000.
         cache_rows: rows that a reader remembers until the next cut; 0: 65536.
+        user: of Redis 6 or later, with ``password``; None: "default".
+        password: None: none.  It is not in the ``repr``.
     """
 
     path: Optional[Path] = None
@@ -219,13 +221,15 @@ class Redis:
     prefix: str = "hotbed"
     timeout_ms: int = 0
     cache_rows: int = 0
+    user: Optional[str] = None
+    password: Optional[str] = dataclasses.field(default=None, repr=False)
 
     def _options(self, keep: List[Any]) -> Any:
         """Return the C options, whose strings are appended to ``keep``."""
         options = new("redis_options", port=self.port, timeout_ms=self.timeout_ms, cache_rows=self.cache_rows)
-        for name, value in (("path", self.path), ("host", self.host), ("prefix", self.prefix)):
-            if value is not None:
-                keep.append(ffi.new("char[]", os.fsencode(value)))
+        for name in ("path", "host", "prefix", "user", "password"):
+            if getattr(self, name) is not None:
+                keep.append(ffi.new("char[]", os.fsencode(getattr(self, name))))
                 setattr(options, name, keep[-1])
         return options
 
@@ -468,7 +472,7 @@ class RedisReader(_Rows):
         redis: the server.
 
     Raises:
-        FileError: Redis does not answer; so do lookups.
+        FileError: Redis does not answer, or refuses the user or the password; so do lookups.
         StateError: Redis has no cut yet, or may drop keys when its memory is short; so do lookups.
         UnsupportedError: the library was built without Redis.
     """

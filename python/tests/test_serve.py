@@ -1,6 +1,7 @@
 """Publishing from a model, and serving an exported program in another process."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -485,6 +486,51 @@ def test_a_model_is_served_from_redis(tmp_path, redis):
     publisher.close()
     assert torch.equal(evaluate(served, batch), evaluate(model, batch))
     reader.health()
+
+
+def test_a_wrong_password_of_redis_is_an_error(tmp_path, redis):
+    place, _ = redis
+
+    def tell(command):
+        with socket.socket(socket.AF_UNIX) as asked:
+            asked.connect(str(place.path))
+            asked.sendall(command.encode() + b"\r\n")
+            assert asked.recv(1) in (b"+", b":"), command
+
+    tell("ACL SETUSER train on >secret ~model:* +info +@read +@write +@scripting")
+    tell("ACL SETUSER serve on >secret ~model:* +info +@read +@transaction")
+    serve = dataclasses.replace(place, user="serve", password="secret")
+    train_place = dataclasses.replace(serve, user="train")
+    assert "serve" in repr(serve) and "secret" not in repr(serve)
+    model = train(Model())
+    with hotbed.serve.Publisher(tmp_path / "p", model, redis=train_place) as publisher:
+        publisher.publish(1)
+        publisher.wait()
+        hotbed.serve.use(serve)
+        served, batch = hotbed.serve.for_serving(model), draw(7)
+        assert torch.equal(evaluate(served, batch), evaluate(model, batch))
+        with pytest.raises(hotbed.FileError, match="NOPERM") as refused:
+            hotbed.serve.Publisher(tmp_path / "other", model, redis=serve)
+        assert refused.value.parameter == "user" and refused.value.path == str(place.path)
+        for user in "train", "serve":
+            tell(f"ACL SETUSER {user} resetpass >changed")
+        tell("CLIENT KILL TYPE normal")
+        publisher.publish(2)
+        for call in publisher.wait, lambda: evaluate(served, batch), lambda: hotbed.serve.RedisReader(serve):
+            with pytest.raises(hotbed.FileError, match="WRONGPASS") as refused:
+                call()
+            assert refused.value.parameter == "password" and refused.value.path == str(place.path)
+            assert "secret" not in str(refused.value) + repr(vars(refused.value))
+        with pytest.raises(hotbed.StateError, match=r"the last lookup in Redis failed: .*WRONGPASS") as unwell:
+            hotbed.serve.reader().health()
+        assert "secret" not in str(unwell.value) + repr(vars(unwell.value)) + repr(hotbed.serve.reader().stats())
+    tell("CONFIG SET requirepass secret")
+    with pytest.raises(hotbed.FileError, match="NOAUTH") as refused:
+        hotbed.serve.RedisReader(place)
+    assert refused.value.parameter == "password"
+    hotbed.serve.RedisReader(dataclasses.replace(place, password="secret"))
+    with pytest.raises(hotbed.ArgumentError, match="password is NULL, but user is set"):
+        hotbed.serve.RedisReader(dataclasses.replace(place, user="serve"))
 
 
 def test_an_absent_redis_is_an_error(tmp_path):

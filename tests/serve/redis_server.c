@@ -13,11 +13,24 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* Returns NULL without a connection. */
+static redisContext *connect_to(const redis_server *s) {
+    redisContext *context = redisConnectUnix(s->socket);
+    if (context != NULL && context->err == 0 && s->password != NULL) {
+        redisReply *reply = redisCommand(context, "AUTH %s", s->password);
+        if (reply != NULL)
+            freeReplyObject(reply);
+    }
+    if (context == NULL || context->err == 0)
+        return context;
+    redisFree(context);
+    return NULL;
+}
+
 /* Returns the answer, or NULL without one; the caller frees it. */
 static redisReply *ask(const redis_server *s, const char *command) {
-    redisContext *context = redisConnectUnix(s->socket);
-    redisReply *reply =
-        context == NULL || context->err != 0 ? NULL : redisCommand(context, command);
+    redisContext *context = connect_to(s);
+    redisReply *reply = context == NULL ? NULL : redisCommand(context, command);
     if (context != NULL)
         redisFree(context);
     return reply;
@@ -58,7 +71,9 @@ static _Noreturn void become(const redis_server *s, const char *policy, pid_t pa
         HOTBED_TEST_REDIS_SERVER, "redis-server", "--port", port, "--unixsocket", s->socket,
         "--save", "", "--appendonly", "no", "--maxmemory-policy", policy, "--dir", s->directory,
         "--cluster-enabled", s->port == 0 ? "no" : "yes", "--cluster-config-file", nodes, "--bind",
-        "127.0.0.1", (char *)NULL);
+        "127.0.0.1", "--requirepass", s->password == NULL ? "" : s->password,
+        s->renamed == NULL ? (char *)NULL : "--rename-command", s->renamed, "RENAMED",
+        (char *)NULL);
     _exit(127);
 }
 
@@ -150,8 +165,8 @@ void redis_server_kill(redis_server *s) {
 
 void redis_server_call(const redis_server *s, const char *format, ...) {
     va_list arguments;
-    redisContext *context = redisConnectUnix(s->socket);
-    CHECK(context != NULL && context->err == 0);
+    redisContext *context = connect_to(s);
+    CHECK(context != NULL);
     va_start(arguments, format);
     redisReply *reply = redisvCommand(context, format, arguments);
     va_end(arguments);

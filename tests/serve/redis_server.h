@@ -8,7 +8,9 @@
 typedef struct redis_server {
     char socket[128], directory[256]; /* of its snapshot */
     unsigned port;                    /* of a node of a cluster; 0: it is none, and has no port */
-    pid_t process;                    /* 0: it does not run */
+    const char *password;             /* NULL: it needs none */
+    const char *renamed; /* a command that it does not have under its name; NULL: none */
+    pid_t process;       /* 0: it does not run */
 } redis_server;
 
 /* Start a server, which reads the snapshot in its directory, if there is one, and wait until it answers. It ends with

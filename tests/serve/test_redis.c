@@ -634,6 +634,7 @@ static void a_cluster_names_the_node_of_a_prefix(hotbed_backend backend) {
         snprintf(nodes[n].socket, sizeof nodes[n].socket, "%.100s", socket);
         snprintf(nodes[n].directory, sizeof nodes[n].directory, "%s", w.server.directory);
     }
+    nodes[0].password = nodes[1].password = w.redis.password = "secret";
     redis_server_start_cluster(nodes);
     w.redis.path = nodes[0].socket;
     CHECK_STATUS(hotbed_redis_sink_create(&w.redis, &w.sink), HOTBED_ERR_ARGUMENT);
@@ -656,6 +657,149 @@ static void a_cluster_names_the_node_of_a_prefix(hotbed_backend backend) {
     world_close(&w);
     redis_server_kill(&nodes[0]);
     redis_server_kill(&nodes[1]);
+}
+
+/* The last error names the server and the option, and has no password. */
+static void check_refused(const world *w, const char *parameter, const char *reason) {
+    const hotbed_error_detail *detail = hotbed_last_error_detail();
+    CHECK_EQ(detail->status, HOTBED_ERR_IO);
+    CHECK_STRING(detail->path, w->server.socket);
+    CHECK_STRING(detail->parameter, parameter);
+    CHECK(strstr(hotbed_last_error(), w->server.socket) != NULL);
+    CHECK(strstr(hotbed_last_error(), reason) != NULL);
+    CHECK(strstr(hotbed_last_error(), "secret") == NULL);
+}
+
+static void check_counts(const world *w, uint32_t refused) {
+    hotbed_redis_stats stats = {.size = sizeof stats};
+    CHECK_OK(hotbed_redis_reader_stats(w->reader, &stats));
+    CHECK_EQ(stats.refused, refused);
+    CHECK_EQ(stats.healthy, refused == 0);
+}
+
+static void a_password_is_sent_with_each_connection(hotbed_backend backend) {
+    char password[] = "a secret"; /* the library has a copy */
+    hotbed_redis_reader *none = NULL;
+    hotbed_redis_sink *sink = NULL;
+    world w;
+    world_open(&w, backend, 7);
+    redis_server_kill(&w.server);
+    w.server.password = "a secret";
+    redis_server_start(&w.server, "noeviction");
+    CHECK_STATUS(hotbed_redis_sink_create(&w.redis, &sink), HOTBED_ERR_IO);
+    check_refused(&w, "password", "NOAUTH");
+    CHECK_STATUS(hotbed_redis_reader_open(&w.redis, &none), HOTBED_ERR_IO);
+    check_refused(&w, "password", "NOAUTH");
+    w.redis.password = "a secret, and more";
+    CHECK_STATUS(hotbed_redis_reader_open(&w.redis, &none), HOTBED_ERR_IO);
+    check_refused(&w, "password", "WRONGPASS");
+    w.redis.password = password;
+    open_publisher(&w, 100);
+    CHECK_OK(publish(&w));
+    CHECK_OK(look(&w));
+    bool reached = true;
+    for (uint64_t n = 1; reached; n++) {
+        fault_arm(n);
+        const hotbed_status status = hotbed_redis_sink_create(&w.redis, &sink);
+        reached = fault_disarm();
+        CHECK((status == HOTBED_OK) == !reached);
+    }
+    hotbed_redis_sink_destroy(sink);
+    memset(password, 'x', sizeof password - 1);
+    redis_server_call(&w.server, "CLIENT KILL TYPE normal SKIPME yes");
+    CHECK_OK(publish(&w));
+    CHECK_OK(look(&w));
+    redis_server_kill(&w.server);
+    redis_server_start(&w.server, "noeviction");
+    CHECK_STATUS(publish(&w), HOTBED_ERR_STATE); /* it lacks the cut before */
+    CHECK_OK(publish(&w));
+    CHECK_OK(look(&w));
+    check_counts(&w, 0);
+    redis_server_call(&w.server, "CONFIG SET requirepass changed");
+    w.server.password = "changed";
+    redis_server_call(&w.server, "CLIENT KILL TYPE normal SKIPME yes");
+    for (uint32_t i = 1; i <= 2; i++) { /* the publisher and the reader say so each time */
+        CHECK_STATUS(look(&w), HOTBED_ERR_IO);
+        check_refused(&w, "password", "WRONGPASS");
+        check_counts(&w, i);
+        CHECK_STATUS(publish(&w), HOTBED_ERR_IO);
+        check_refused(&w, "password", "WRONGPASS");
+    }
+    redis_server_call(&w.server, "CONFIG SET requirepass %s", "a secret");
+    w.server.password = "a secret";
+    CHECK_OK(publish(&w));
+    CHECK_OK(look(&w));
+    world_close(&w);
+}
+
+/* A Redis without AUTH quotes the words that it got. */
+static void an_error_of_redis_does_not_have_the_password(hotbed_backend backend) {
+    hotbed_redis_reader *none = NULL;
+    world w;
+    world_open(&w, backend, 0);
+    w.redis.password = "a secret";
+    CHECK_STATUS(hotbed_redis_reader_open(&w.redis, &none), HOTBED_ERR_IO);
+    check_refused(&w, "password", "without any password");
+    redis_server_kill(&w.server);
+    w.server.renamed = "AUTH";
+    redis_server_start(&w.server, "noeviction");
+    CHECK_STATUS(hotbed_redis_reader_open(&w.redis, &none), HOTBED_ERR_IO);
+    check_refused(&w, "", "not shown");
+    char token[200]; /* Redis quotes its beginning */
+    memset(token, 's', sizeof token - 1);
+    memcpy(token, "secret", 6);
+    token[sizeof token - 1] = 0;
+    w.redis.password = token;
+    CHECK_STATUS(hotbed_redis_reader_open(&w.redis, &none), HOTBED_ERR_IO);
+    check_refused(&w, "", "unknown command");
+    world_close(&w);
+}
+
+/* With the rights that docs/guide/serving.md gives them, and with fewer. */
+static void users_of_redis_need_few_rights(hotbed_backend backend) {
+    static const char *const readers = "on >%s resetkeys ~m:* -@all +info +@read +@transaction";
+    static const char *const writers =
+        "on >%s resetkeys ~m:* -@all +info +@read +@write +@scripting";
+    hotbed_redis_sink *sink = NULL;
+    char rights[128];
+    world w;
+    world_open(&w, backend, 7);
+    for (int i = 0; i < 2; i++) {
+        snprintf(
+            rights, sizeof rights, "ACL SETUSER %s %s", i == 0 ? "serve" : "train",
+            i == 0 ? readers : writers);
+        redis_server_call(&w.server, rights, "secret");
+    }
+    w.redis.prefix = "m";
+    w.redis.password = "secret";
+    w.redis.user = "serve";
+    CHECK_STATUS(hotbed_redis_sink_create(&w.redis, &sink), HOTBED_ERR_IO);
+    check_refused(&w, "user", "NOPERM");
+    w.redis.user = "train";
+    open_publisher(&w, 2);
+    CHECK_OK(publish(&w));
+    w.redis.user = "nobody";
+    CHECK_STATUS(look(&w), HOTBED_ERR_IO);
+    check_refused(&w, "password", "WRONGPASS");
+    w.redis.user = "serve";
+    for (int i = 0; i < 5; i++) {
+        CHECK_OK(publish(&w));
+        CHECK_OK(look(&w));
+    }
+    redis_server_call(
+        &w.server, "ACL SETUSER serve -mget"); /* of connections that are there, too */
+    CHECK_OK(publish(&w));
+    CHECK_STATUS(look(&w), HOTBED_ERR_IO);
+    check_refused(&w, "user", "NOPERM");
+    check_counts(&w, 1);
+    redis_server_call(&w.server, "ACL SETUSER train resetkeys ~other:*");
+    CHECK_STATUS(publish(&w), HOTBED_ERR_IO);
+    check_refused(&w, "user", "NOPERM");
+    redis_server_call(&w.server, "ACL SETUSER train ~m:*");
+    redis_server_call(&w.server, "ACL SETUSER serve +mget");
+    CHECK_OK(publish(&w));
+    CHECK_OK(look(&w));
+    world_close(&w);
 }
 
 static void metrics_of_a_redis_reader_have_prometheus_format(hotbed_backend backend) {
@@ -723,6 +867,10 @@ static void redis_arguments_are_named(hotbed_backend backend) {
     CHECK_FIELDS(
             .has = HOTBED_HAS_VALUE | HOTBED_HAS_LIMIT, .parameter = "port", .value = 65536,
             .limit = 65535);
+    options.port = 0;
+    options.user = "user";
+    CHECK_STATUS(hotbed_redis_reader_open(&options, &reader), HOTBED_ERR_ARGUMENT);
+    CHECK_FIELDS(.parameter = "password");
     CHECK_STATUS(hotbed_redis_reader_open(NULL, &reader), HOTBED_ERR_ARGUMENT);
     CHECK_FIELDS(.parameter = "options");
     hotbed_redis_sink_destroy(NULL);
@@ -769,6 +917,9 @@ const hotbed_test hotbed_tests[] = {
     {TEST(a_forked_process_opens_a_redis_reader_of_its_own)},
     {TEST(a_base_replaces_older_cuts_only)},
     {TEST(a_cluster_names_the_node_of_a_prefix)},
+    {TEST(a_password_is_sent_with_each_connection)},
+    {TEST(an_error_of_redis_does_not_have_the_password)},
+    {TEST(users_of_redis_need_few_rights)},
     {TEST(metrics_of_a_redis_reader_have_prometheus_format)},
     {TEST(redis_arguments_are_named)},
     {NULL, NULL},

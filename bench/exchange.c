@@ -20,7 +20,8 @@ enum { SKIPPED = 77 };
 static const char usage[] =
     "usage: hotbed-exchange [--transport threads|mpi|nccl] [--ranks N,...] [--scale X]\n"
     "                       [--steps N] [--workload NAMES] [--plans NAMES] [--dtype NAME]\n"
-    "                       [--forward NAME] [--backward NAME] [--json FILE] [--commit TEXT]\n"
+    "                       [--outputs NAME] [--forward NAME] [--backward NAME]\n"
+    "                       [--json FILE] [--commit TEXT]\n"
     "  --transport threads: ranks are threads of the host backend; nccl: a thread and a GPU each;\n"
     "              mpi: host backend, started by mpirun (default: nccl with a GPU, else threads)\n"
     "  --ranks     numbers of ranks (1,2,4); mpi: the size of the job\n"
@@ -33,7 +34,10 @@ static const char usage[] =
     "              names, separated by commas, or none (default: all)\n"
     "  --plans     fixed, two_phase, one_sided, separated by commas (default: all); where the\n"
     "              transport has no windows one_sided is left out\n"
-    "  --dtype     type of the rows of W9 to W12: f32, f16, ... (W11: f16, others: f32)\n"
+    "  --dtype     type of the rows of the workloads: f32, f16, ... (W11: f16, others: f32)\n"
+    "  --outputs   type of W1's outputs and gradients: f32, f16 or bf16 (f32); rows are not "
+    "checked "
+    "then\n"
     "  --forward   type in which rows or sums travel: f32, f16, bf16, int8 or fp8, and\n"
     "  --backward  gradients (default: as they are). With one that rounds only the plans are\n"
     "              compared with each other; limits are those of the default\n"
@@ -295,6 +299,8 @@ static bool take(exchange_program *p, const char *name, const char *value) {
         return read_plans(value, p);
     if (strcmp(name, "--dtype") == 0)
         return workload_set_dtype(value);
+    if (strcmp(name, "--outputs") == 0)
+        return hotbed_dtype_read(value, &p->outputs) && hotbed_dtype_bytes(p->outputs) > 0;
     if (strcmp(name, "--forward") == 0)
         return hotbed_dtype_read(value, &p->forward);
     if (strcmp(name, "--backward") == 0)

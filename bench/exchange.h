@@ -79,6 +79,7 @@ typedef struct exchange_program {
     bool scaling;                   /* whether to measure W1 */
     uint32_t plans;                 /* bit p: measure hotbed_plan p */
     hotbed_dtype forward, backward; /* types that travel; 0: the default of the options */
+    hotbed_dtype outputs;           /* of the keys and of W1, and of their gradients; 0: f32 */
     const workload *bags[EXCHANGE_BAGS];
     uint32_t num_bags;
     bool reports; /* this process prints and writes the results */
@@ -91,7 +92,7 @@ typedef struct exchange_program {
     uint32_t num_results;
 } exchange_program;
 
-/* Whether rows or gradients travel in a type that rounds: then there is no model to check rows by. */
+/* Whether rows, outputs or gradients have a type that rounds: then there is no model to check rows by. */
 bool exchange_is_narrow(const exchange_program *p);
 
 /* Whether to measure a plan. */

@@ -262,9 +262,10 @@ hotbed_status exchange_write_json(const exchange_program *p) {
     (void)fprintf(
         to,
         "  \"transport\": \"%s\",\n  \"own\": \"%s\",\n  \"scale\": %g, \"steps\": %u,\n"
-        "  \"forward\": \"%s\", \"backward\": \"%s\",\n"
+        "  \"outputs\": \"%s\", \"forward\": \"%s\", \"backward\": \"%s\",\n"
         "  \"results\": [\n",
         hotbed_transport_name(p->transport), own_name(p), p->scale, p->steps,
+        hotbed_dtype_name(p->outputs == 0 ? HOTBED_F32 : p->outputs),
         p->forward == 0 ? "default" : hotbed_dtype_name(p->forward),
         p->backward == 0 ? "default" : hotbed_dtype_name(p->backward));
     for (uint32_t i = 0; i < p->num_results; i++)

@@ -11,7 +11,7 @@ const char *const exchange_phases[EXCHANGE_PHASES] = {"keys", "rows", "gradients
 const char *const exchange_plans[EXCHANGE_PLANS] = {"fixed", "two_phase", "one_sided"};
 
 bool exchange_is_narrow(const exchange_program *p) {
-    return p->forward > HOTBED_F32 || p->backward > HOTBED_F32;
+    return p->forward > HOTBED_F32 || p->backward > HOTBED_F32 || p->outputs > HOTBED_F32;
 }
 
 bool exchange_measures(const exchange_program *p, int plan) {
@@ -60,17 +60,31 @@ static hotbed_status create_buffers(exchange_run *run, const exchange_batches *b
     HOTBED_TRY(hotbed_memory_alloc(s, device, rows, NULL, &run->gradient));
     for (int i = 0; i < 2 * EXCHANGE_PHASES; i++)
         HOTBED_TRY(hotbed_event_create(s, &run->marks[i]));
-    HOTBED_TRY(hotbed_copy(run->gradient.data, batches->gradients, rows, s));
+    HOTBED_TRY(hotbed_fill(run->output.data, 0, rows, s)); /* narrow outputs leave a part of it */
     HOTBED_TRY(hotbed_copy(run->keys.data, batches->keys, keys * batches->count, s));
-    return hotbed_stream_sync(s);
+    void *gradients = malloc(rows);
+    if (gradients == NULL)
+        return hotbed_fail(HOTBED_ERR_MEMORY, "exchange: no memory for gradients");
+    const hotbed_dtype outputs = run->me->p->outputs == 0 ? HOTBED_F32 : run->me->p->outputs;
+    hotbed_status status =
+        hotbed_dtype_convert(HOTBED_F32, batches->gradients, outputs, gradients, run->dim, run->n);
+    if (status == HOTBED_OK)
+        status = hotbed_copy(
+            run->gradient.data, gradients, run->n * hotbed_dtype_row_bytes(outputs, run->dim), s);
+    if (status == HOTBED_OK)
+        status = hotbed_stream_sync(s);
+    free(gradients);
+    return status;
 }
 
 static hotbed_status create_collection(
     exchange_run *run, const hotbed_storage_options *storage, uint64_t capacity,
     const exchange_batches *batches) {
     hotbed_sharded_options options;
+    hotbed_storage_options tables = *storage;
+    tables.output_dtype = run->me->p->outputs;
     hotbed_sharded_options_init(&options);
-    options.storage = storage;
+    options.storage = &tables;
     options.plan = run->plan;
     options.forward_dtype = run->me->p->forward;
     options.backward_dtype = run->me->p->backward;

@@ -483,7 +483,7 @@ class RedisReader(_Rows):
         out = ffi.new("hotbed_redis_reader **")
         keep: List[Any] = []
         check(lib.hotbed_redis_reader_open(redis._options(keep), out))
-        self._reason = ""  # why the last lookup failed that did
+        self._reason: Tuple[str, Optional[str], Optional[str]] = ("", None, None)  # of the last lookup that failed
         self._open(out[0])
 
     def _ask(self, lookups: Any) -> None:
@@ -492,7 +492,7 @@ class RedisReader(_Rows):
         except (ArgumentError, KeyRangeError):  # nothing is wrong with Redis
             raise
         except HotbedError as error:
-            self._reason = str(error)
+            self._reason = (str(error), error.parameter, error.path)  # not the error, which would keep the lookup alive
             raise
 
     def health(self, most_seconds: float = 0.0) -> None:
@@ -506,7 +506,8 @@ class RedisReader(_Rows):
             raise wrong("most_seconds", most_seconds, "is not 0 or more")
         found = self.stats()
         if not found["healthy"]:
-            raise StateError(f"the last lookup in Redis failed: {self._reason}")
+            text, parameter, path = self._reason
+            raise StateError(f"the last lookup in Redis failed: {text}", parameter, path=path)
         if most_seconds and found["age"] > most_seconds:
             raise StateError(
                 f"cut {found['version']} is {found['age']:.3g} s old; the limit is {most_seconds:.3g} s",

@@ -523,6 +523,7 @@ def test_a_wrong_password_of_redis_is_an_error(tmp_path, redis):
             assert "secret" not in str(refused.value) + repr(vars(refused.value))
         with pytest.raises(hotbed.StateError, match=r"the last lookup in Redis failed: .*WRONGPASS") as unwell:
             hotbed.serve.reader().health()
+        assert unwell.value.parameter == "password" and unwell.value.path == str(place.path)
         assert "secret" not in str(unwell.value) + repr(vars(unwell.value)) + repr(hotbed.serve.reader().stats())
     tell("CONFIG SET requirepass secret")
     with pytest.raises(hotbed.FileError, match="NOAUTH") as refused:

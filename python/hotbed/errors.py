@@ -112,6 +112,13 @@ class KeyRangeError(HotbedError, IndexError):
     status = "RANGE"
 
 
+def wrong_end(last: int, keys: int) -> KeyRangeError:
+    """Return the error of offsets that do not end with the keys."""
+    return KeyRangeError(
+        f"offsets: the last one, the sum of the lengths, is {last}, but there are {keys} keys", "offsets", last, keys
+    )
+
+
 class StateError(HotbedError):
     """The object is not in a state that allows the call."""
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from hotbed._c import check, ffi, lib, new, numbers, text
 from hotbed.checkpoint import _Model
 from hotbed.comm import Comm
-from hotbed.errors import ArgumentError, HotbedError, KeyRangeError, StateError, wrong
+from hotbed.errors import ArgumentError, HotbedError, KeyRangeError, StateError, wrong, wrong_end
 from hotbed.torch._changes import ChangeFilter, filter_array
 from hotbed.torch.config import PoolingType
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor
@@ -325,12 +325,7 @@ class _Rows:
                 limit=len(tables) * samples,
             )
         if int(offsets[-1]) < len(keys):
-            raise KeyRangeError(
-                f"offsets: the last one, the sum of the lengths, is {int(offsets[-1])}, but there are {len(keys)} keys",
-                parameter="offsets",
-                value=int(offsets[-1]),
-                limit=len(keys),
-            )
+            raise wrong_end(int(offsets[-1]), len(keys))
         places = [self._table(name) for name in tables]
         dims = [dim for _, dim in places]
         if pooling is None and len(set(dims)) > 1:

@@ -15,7 +15,7 @@ import torch
 
 from hotbed._c import lib
 from hotbed.comm import Comm
-from hotbed.errors import ArgumentError, KeyRangeError, StateError, UnsupportedError, wrong
+from hotbed.errors import ArgumentError, KeyRangeError, StateError, UnsupportedError, wrong, wrong_end
 from hotbed.torch import _changes
 from hotbed.torch import config as _config
 from hotbed.torch._changes import ChangeFilter, Changes, Position, Receiver
@@ -28,7 +28,6 @@ from hotbed.torch._storage import (
     Storage,
     identity,
     indices,
-    outside,
     stack_level,
     stored_of,
     values_of,
@@ -815,7 +814,7 @@ def _check_permutable(features: Any, wanted: Sequence[str]) -> None:
     if bounds[0] != 0:
         raise KeyRangeError(f"offsets: the first is {bounds[0]}, not 0", "offsets", bounds[0], 0)
     if bounds[-1] != keys:
-        raise outside(bounds[-1], keys)
+        raise wrong_end(bounds[-1], keys)
     if weights is not None and weights.shape[0] != keys:
         raise ArgumentError(f"weights: {weights.shape[0]} elements, not {keys}", "weights", weights.shape[0], keys)
 

@@ -17,7 +17,7 @@ import torch
 
 import hotbed
 from hotbed._c import check, failure, ffi, fields, lib, new, numbers, text
-from hotbed.errors import ArgumentError, FullError, HotbedError, KeyRangeError, StateError, wrong
+from hotbed.errors import ArgumentError, FullError, HotbedError, StateError, wrong, wrong_end
 from hotbed.torch.config import ROW_TYPES, Evict, Optimizer, PoolingType, Score, Table
 from hotbed.torch.sparse import check_shape, described
 
@@ -279,13 +279,6 @@ class _Slot:
     tensors: Tuple[Optional[torch.Tensor], ...] = ()  # keys, offsets, weights, counts
     versions: Optional[Tuple[int, ...]] = None  # of the tensors
     key: Optional[Tuple[int, ...]] = None  # identifies a batch that was prefetched ahead
-
-
-def outside(last: int, keys: int) -> KeyRangeError:
-    """Return the error of offsets that do not end with the keys."""
-    return KeyRangeError(
-        f"offsets: the last one, the sum of the lengths, is {last}, but there are {keys} keys", "offsets", last, keys
-    )
 
 
 def identity(keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor]) -> Tuple[int, ...]:
@@ -583,7 +576,7 @@ class Storage:
         if self.streams.number < 0:  # on a GPU, reading it would wait for the device
             last = ffi.cast(_INT64S, offsets.data_ptr())[bags]
             if last != keys.numel():
-                raise outside(last, keys.numel())
+                raise wrong_end(last, keys.numel())
 
     def _check_each(self, given: Batch) -> None:
         keys, offsets, weights, samples = given

@@ -499,13 +499,13 @@ hotbed_status tool_explain(const char *path, hotbed_status status) {
             checkpoints += entries[i].described;
     hotbed_delete(entries);
     if (checkpoints > 0)
-        what = "contains checkpoints, which", command = "list";
+        what = "contains checkpoints: see", command = "list";
     else if (tool_is_published(path))
-        what = "is a published directory, which", command = "verify";
+        what = "is a published directory: see", command = "verify";
     return what == NULL ? hotbed_error_return(&error, status)
                         : hotbed_fail_again(
-                              &error.fields, status, "%s; it %s 'hotbed-ckpt %s %s' shows",
-                              error.text, what, command, path);
+                              &error.fields, status, "%s; it %s 'hotbed-ckpt %s %s'", error.text,
+                              what, command, path);
 }
 
 /* --- a chain -------------------------------------------------------------------------------------------------------- */

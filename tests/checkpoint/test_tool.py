@@ -156,7 +156,7 @@ def check_mistakes(root):
         ),
         (
             ["diff", path, root],
-            root + " is damaged, or is not a checkpoint; it contains checkpoints, which 'hotbed-ckpt",
+            root + " is damaged, or is not a checkpoint; it contains checkpoints: see 'hotbed-ckpt",
         ),
     ):
         lines = tool_run(*words).stderr.splitlines()
@@ -829,7 +829,7 @@ def check_verify_published(out):
     done = tool_run("list", out)
     check("it is a published directory, which 'verify' checks" in done.stderr, done)
     done = tool_run("inspect", out)
-    check(f"it is a published directory, which 'hotbed-ckpt verify {out}' shows" in done.stderr, done)
+    check(f"it is a published directory: see 'hotbed-ckpt verify {out}'" in done.stderr, done)
     rows = os.path.join(out, "rows-000000000002-00000")
     flip(rows, os.path.getsize(rows) // 2)
     text = tool("verify", out, status=1)

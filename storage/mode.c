@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "storage/index/index_range.h"
+#include "storage/step/row_layout.h"
 
 #include <stdio.h>
 
@@ -92,6 +93,26 @@ static hotbed_status size_uppers(
     return HOTBED_OK;
 }
 
+/* Lengthen rows that move over the link to whole lines of 128 bytes, or of 64, if that takes at most
+ * an eighth more: partial lines take longer (docs/decisions/032-whole-lines.md). Returns the bytes by which that
+ * lengthens what the budget counts. */
+static uint64_t pad_rows(hotbed_storage *storage, hotbed_budget budget) {
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < storage->num_tables; t++) {
+        hotbed_table_view *view = &storage->tables[t].view;
+        const uint64_t most = view->row_bytes + view->row_bytes / 8;
+        uint64_t padded = hotbed_round_up(view->row_bytes, 128);
+        if (padded > most)
+            padded = hotbed_round_up(view->row_bytes, 64);
+        if (padded > most)
+            continue;
+        if (budget == HOTBED_BUDGET_SLOTS)
+            bytes += counted_rows(&storage->tables[t], budget) * (padded - view->row_bytes);
+        view->row_bytes = padded;
+    }
+    return bytes;
+}
+
 /* Whether new keys of a table are on probation. */
 static bool puts_on_probation(const hotbed_storage *storage, const hotbed_table *table) {
     if (table->insertion != HOTBED_INSERT_AUTO)
@@ -145,6 +166,8 @@ hotbed_status hotbed_mode_choose(hotbed_storage *storage, const hotbed_storage_o
             HOTBED_ERR_UNSUPPORTED, "lower_index_memory", storage->lower_index_memory,
             "lower_index_memory %d: a GPU reads and writes DEVICE and PINNED memory only",
             (int)storage->lower_index_memory);
+    if (hotbed_storage_moves(storage))
+        bytes += pad_rows(storage, options->budget);
     return size_uppers(storage, options, bytes);
 }
 

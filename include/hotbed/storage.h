@@ -177,8 +177,10 @@ typedef enum hotbed_nonfinite {
 } hotbed_nonfinite;
 
 /* Where rows are stored (dynamicemb's StorageMode). The *upper tier* is device memory, the *lower
- * tier* host memory (hotbed_storage_options.lower_memory). The bytes of a row do not depend on the
- * mode.
+ * tier* host memory (hotbed_storage_options.lower_memory). The elements and states of a row do not
+ * depend on the mode. Where rows move between tiers (CACHE, and DEFAULT by score), row_bytes is
+ * rounded up to a multiple of 128, or of 64, if a row grows by at most an eighth: the link takes
+ * longer for a part of a line.
  *
  * Each tier has an index of 16 bytes per slot (TIMESTAMP_LFU: 24) in device memory. The index of
  * the lower tier is the larger one and may be in host memory instead
@@ -233,9 +235,10 @@ typedef enum hotbed_mode {
 /* The bytes that hotbed_storage_options.hbm_bytes counts. A hash table has spare slots, so that it can be
  * filled to its capacity: 3 % more slots than keys, rounded up to whole buckets of 16. */
 typedef enum hotbed_budget {
-    HOTBED_BUDGET_SLOTS = 0, /* the memory of all rows, spare slots included */
+    HOTBED_BUDGET_SLOTS = 0, /* the memory of all rows, spare slots and padding included */
     /* the rows of the keys alone, as in dynamicemb's budgets: hbm_bytes of N * row_bytes holds
-     * exactly N keys, and spare slots take up to 3 % and 32 rows per table beyond the budget */
+     * exactly N keys, and spare slots take up to 3 % and 32 rows per table beyond the budget, and
+     * the padding of rows that move between tiers up to an eighth */
     HOTBED_BUDGET_KEYS = 1,
 } hotbed_budget;
 

@@ -60,7 +60,7 @@ static void a_budget_of_keys_does_not_count_spare_slots(hotbed_backend backend) 
     setup s;
     fixture r;
     hotbed_table_info info = {.size = sizeof info};
-    setup_start(&s, 1, 16, 10000);
+    setup_start(&s, 1, 104, 10000); /* 416 bytes, in a cache 448 */
     fixture_open_bare(&r, backend, &s.options);
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
     const uint64_t row_bytes = info.row_bytes;
@@ -77,6 +77,7 @@ static void a_budget_of_keys_does_not_count_spare_slots(hotbed_backend backend) 
     fixture_open_bare(&r, backend, &s.options);
     CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
     CHECK_EQ(info.upper_capacity, 1234);
+    CHECK_EQ(info.row_bytes, 448);
     fixture_close(&r);
 }
 
@@ -133,6 +134,44 @@ static void tables_whose_rows_move_have_regions(hotbed_backend backend) {
         CHECK_OK(hotbed_stream_sync(r.stream));
         fixture_close(&r);
     }
+}
+
+/* Rows that move between tiers are lengthened to whole lines of 128 or 64 bytes, by at most an eighth, and the
+ * budget counts them so. */
+static void rows_that_move_fill_lines(hotbed_backend backend) {
+    static const struct {
+        hotbed_dtype dtype;
+        uint32_t dim;
+        hotbed_optimizer_kind optimizer;
+        uint64_t alone, moved;
+    } rows[] = {
+        {HOTBED_INT8, 128, HOTBED_OPT_ADAM, 1168, 1280},
+        {HOTBED_F32, 104, HOTBED_OPT_SGD, 416, 448},
+        {HOTBED_F32, 128, HOTBED_OPT_ADAM, 1536, 1536},
+        {HOTBED_F32, 16, HOTBED_OPT_SGD, 64, 64},
+        {HOTBED_INT8, 128, HOTBED_OPT_SGD, 144, 144},
+        {HOTBED_F16, 3, HOTBED_OPT_SGD, 8, 8},
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++)
+        for (int m = 0; m < 4; m++) {
+            setup s;
+            fixture r;
+            setup_start(&s, 1, rows[k].dim, 5000);
+            s.tables[0].dtype = rows[k].dtype;
+            s.options.optimizer.kind = rows[k].optimizer;
+            s.options.mode = m == 0   ? HOTBED_MODE_HBM_DIRECT
+                             : m == 1 ? HOTBED_MODE_CACHE
+                                      : HOTBED_MODE_DEFAULT;
+            s.options.placement = m == 3 ? HOTBED_PLACE_BY_HASH : HOTBED_PLACE_BY_SCORE;
+            s.options.hbm_bytes = 2000 * rows[k].alone;
+            fixture_open_bare(&r, backend, &s.options);
+            hotbed_table_info info = {.size = sizeof info};
+            CHECK_OK(hotbed_storage_table(r.storage, 0, &info));
+            const bool moves = m == 1 || m == 2;
+            CHECK_EQ(info.row_bytes, moves ? rows[k].moved : rows[k].alone);
+            CHECK(!moves || info.slots * info.row_bytes <= s.options.hbm_bytes);
+            fixture_close(&r);
+        }
 }
 
 /* --- traffic --------------------------------------------------------------------------------- */
@@ -548,6 +587,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(a_budget_of_keys_does_not_count_spare_slots)},
     {TEST(upper_tiers_share_the_budget)},
     {TEST(tables_whose_rows_move_have_regions)},
+    {TEST(rows_that_move_fill_lines)},
     {TEST(only_changed_rows_are_written_back)},
     {TEST(a_cache_leaves_rows_to_evict)},
     {TEST(probation_keeps_rows_that_are_used_twice)},

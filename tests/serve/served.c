@@ -3,9 +3,11 @@
 
 #include "serve/encode.h"
 #include "serve/format.h"
+#include "tests/checkpoint/sample.h"
 #include "tests/support/harness.h"
 
 #include <dirent.h>
+#include <stdio.h>
 #include <string.h>
 
 uint64_t served_keys[SERVED_KEYS] = {0, 1, 2, 3, 4, 5, 6, 7, UINT64_MAX, (uint64_t)1 << 63};
@@ -66,11 +68,6 @@ hotbed_storage *served_create(uint64_t seed, uint32_t tracks, hotbed_stream *str
     return create(seed, tracks, stream, NULL);
 }
 
-hotbed_storage *served_create_stored(
-    uint64_t seed, uint32_t tracks, hotbed_stream *stream, hotbed_external **store) {
-    return create(seed, tracks, stream, store);
-}
-
 /* One key for each table. The batch stays until the stream has passed it. */
 static void train(hotbed_storage *storage, hotbed_stream *stream) {
     uint64_t keys[SERVED_TABLES * 8];
@@ -122,8 +119,9 @@ void served_look(
         CHECK_OK(
             hotbed_storage_get_rows(storage, t, SERVED_KEYS, served_keys, &rows, found, stream));
         CHECK_OK(hotbed_stream_sync(stream));
-        hotbed_encoding encoding =
-            encodings[t] == HOTBED_ENCODING_TABLE ? (hotbed_encoding)info.dtype : encodings[t];
+        hotbed_encoding encoding = encodings == NULL ? HOTBED_ENCODING_TABLE : encodings[t];
+        if (encoding == HOTBED_ENCODING_TABLE)
+            encoding = (hotbed_encoding)info.dtype;
         for (uint32_t k = 0; k < SERVED_KEYS; k++) {
             unsigned char row[4 * SERVED_DIM_MOST + 8];
             float value;
@@ -177,4 +175,46 @@ uint64_t served_newest(const char *directory) {
     }
     closedir(list);
     return newest;
+}
+
+void served_begin_with(served *s, hotbed_backend backend, uint32_t tracks, bool stored) {
+    *s = (served){.stream = sample_stream(backend)};
+    s->storage = create(7, tracks, s->stream, stored ? &s->store : NULL);
+    s->options = (hotbed_publish_options){.size = sizeof s->options};
+    snprintf(s->directory, sizeof s->directory, "%s", sample_path("published"));
+}
+
+void served_begin(served *s, hotbed_backend backend) {
+    served_begin_with(s, backend, 0, false);
+}
+
+void served_start(served *s) {
+    CHECK_OK(hotbed_publisher_create(
+        s->directory, &s->storage, 1, &s->options, s->stream, &s->publisher));
+}
+
+void served_step(served *s) {
+    for (int i = 0; i < 3; i++)
+        served_change(s->storage, s->stream);
+    served_look(s->storage, s->options.encodings, ++s->step, &s->cut, s->stream);
+}
+
+void served_publish(served *s) {
+    served_step(s);
+    CHECK_OK(hotbed_publisher_publish(s->publisher, s->step, s->stream));
+    CHECK_OK(hotbed_publisher_wait(s->publisher));
+}
+
+const char *served_file(const served *s, const char *name) {
+    static char path[1024];
+    snprintf(path, sizeof path, "%s/%s", s->directory, name);
+    return path;
+}
+
+void served_finish(served *s) {
+    hotbed_reader_close(s->reader);
+    hotbed_publisher_destroy(s->publisher);
+    hotbed_storage_destroy(s->storage);
+    hotbed_external_destroy(s->store);
+    hotbed_stream_destroy(s->stream);
 }

@@ -40,10 +40,9 @@ static void options_of(hotbed_table_options tables[SERVED_TABLES], hotbed_storag
 }
 
 static void publish(filled *f) {
-    static const hotbed_encoding plain[SERVED_TABLES];
     for (int i = 0; i < 3; i++)
         served_change(f->trained, f->host);
-    served_look(f->trained, plain, ++f->step, &f->cut, f->host);
+    served_look(f->trained, NULL, ++f->step, &f->cut, f->host);
     CHECK_OK(hotbed_publisher_publish(f->publisher, f->step, f->host));
     CHECK_OK(hotbed_publisher_wait(f->publisher));
 }

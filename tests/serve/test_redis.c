@@ -46,8 +46,6 @@ typedef struct world {
     uint64_t step, refusals;
 } world;
 
-static const hotbed_encoding plain[SERVED_TABLES]; /* TABLE */
-
 static void world_open(world *w, hotbed_backend backend, uint32_t tracks) {
     *w = (world){.stream = sample_stream(backend)};
     snprintf(w->directory, sizeof w->directory, "%s", sample_path("published"));
@@ -129,7 +127,7 @@ static void world_close(world *w) {
 static hotbed_status publish(world *w) {
     served_change(w->storage, w->stream);
     w->step++;
-    served_look(w->storage, plain, w->step, &w->cuts[w->step], w->stream);
+    served_look(w->storage, NULL, w->step, &w->cuts[w->step], w->stream);
     hotbed_status status = hotbed_publisher_publish(w->publisher, w->step, w->stream);
     return status == HOTBED_OK ? hotbed_publisher_wait(w->publisher) : status;
 }

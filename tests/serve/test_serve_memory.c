@@ -1,114 +1,66 @@
 /* tests/serve/test_serve_memory.c - each allocation of a publisher and of a reader fails once. */
-#include "tests/checkpoint/sample.h"
 #include "tests/serve/served.h"
 #include "tests/support/fault.h"
 #include "tests/support/harness.h"
 
-#include <stdio.h>
-
-static const hotbed_encoding plain[SERVED_TABLES]; /* TABLE */
-
-typedef struct bench {
-    hotbed_stream *stream;
-    hotbed_storage *storage;
-    hotbed_publish_options options;
-    char directory[512];
-    served_cut cut;
-} bench;
-
-static void begin(bench *b, hotbed_backend backend) {
-    *b = (bench){.stream = sample_stream(backend)};
-    b->storage = served_create(3, 5, b->stream);
-    b->options = (hotbed_publish_options){.size = sizeof b->options};
-    snprintf(b->directory, sizeof b->directory, "%s", sample_path("published"));
-}
-
-static hotbed_publisher *create(bench *b) {
-    hotbed_publisher *publisher = NULL;
-    CHECK_OK(
-        hotbed_publisher_create(b->directory, &b->storage, 1, &b->options, b->stream, &publisher));
-    return publisher;
-}
-
-static void change(bench *b, uint64_t step) {
-    for (int i = 0; i < 3; i++)
-        served_change(b->storage, b->stream);
-    served_look(b->storage, plain, step, &b->cut, b->stream);
-}
-
-static void finish(bench *b) {
-    hotbed_storage_destroy(b->storage);
-    hotbed_stream_destroy(b->stream);
-}
-
 static void a_publisher_is_created_or_not(hotbed_backend backend) {
-    bench b;
-    begin(&b, backend);
-    hotbed_publisher *publisher = create(&b); /* so that there are cuts to list */
-    change(&b, 1);
-    CHECK_OK(hotbed_publisher_publish(publisher, 1, b.stream));
-    hotbed_publisher_destroy(publisher);
+    served s;
+    served_begin_with(&s, backend, 5, false);
+    served_start(&s);
+    served_publish(&s); /* so that there are cuts to list */
+    hotbed_publisher_destroy(s.publisher);
     for (uint64_t n = 1;; n++) {
         fault_arm(n);
         hotbed_status status =
-            hotbed_publisher_create(b.directory, &b.storage, 1, &b.options, b.stream, &publisher);
+            hotbed_publisher_create(s.directory, &s.storage, 1, &s.options, s.stream, &s.publisher);
         if (!fault_disarm()) {
             CHECK_OK(status);
             break;
         }
         CHECK_STATUS(status, HOTBED_ERR_MEMORY);
-        CHECK(publisher == NULL);
+        CHECK(s.publisher == NULL);
     }
-    hotbed_publisher_destroy(publisher);
-    finish(&b);
+    served_finish(&s);
 }
 
 /* A cut fails or is complete, and the next one is what a reader answers. */
 static void a_cut_without_memory_is_published_later(hotbed_backend backend) {
-    bench b;
-    hotbed_reader *reader = NULL;
-    begin(&b, backend);
-    b.options.base_every = 3;
-    hotbed_publisher *publisher = create(&b);
+    served s;
+    served_begin_with(&s, backend, 5, false);
+    s.options.base_every = 3;
+    served_start(&s);
     bool reached = true;
-    uint64_t step = 0;
     for (uint64_t n = 1; reached; n++) {
-        change(&b, ++step);
+        served_step(&s);
         fault_arm(n);
-        hotbed_status status = hotbed_publisher_publish(publisher, step, b.stream);
+        hotbed_status status = hotbed_publisher_publish(s.publisher, s.step, s.stream);
         if (status == HOTBED_OK)
-            status = hotbed_publisher_wait(publisher);
+            status = hotbed_publisher_wait(s.publisher);
         reached = fault_disarm();
         CHECK(status == HOTBED_OK || status == HOTBED_ERR_MEMORY);
-        change(&b, ++step);
-        CHECK_OK(hotbed_publisher_publish(publisher, step, b.stream));
-        CHECK_OK(hotbed_publisher_wait(publisher));
-        if (reader == NULL)
-            CHECK_OK(hotbed_reader_open(b.directory, NULL, &reader));
-        CHECK_OK(hotbed_reader_poll(reader));
-        served_check(reader, &b.cut);
+        served_publish(&s);
+        if (s.reader == NULL)
+            CHECK_OK(hotbed_reader_open(s.directory, NULL, &s.reader));
+        CHECK_OK(hotbed_reader_poll(s.reader));
+        served_check(s.reader, &s.cut);
     }
-    hotbed_reader_close(reader);
-    hotbed_publisher_destroy(publisher);
-    finish(&b);
+    served_finish(&s);
 }
 
 static void a_reader_without_memory_keeps_its_version(hotbed_backend backend) {
-    bench b;
+    served s;
     served_cut cuts[3];
-    begin(&b, backend);
-    hotbed_publisher *publisher = create(&b);
+    served_begin_with(&s, backend, 5, false);
+    served_start(&s);
     for (uint64_t step = 1; step <= 2; step++) {
-        change(&b, step);
-        CHECK_OK(hotbed_publisher_publish(publisher, step, b.stream));
-        CHECK_OK(hotbed_publisher_wait(publisher));
-        cuts[step] = b.cut;
+        served_publish(&s);
+        cuts[step] = s.cut;
     }
     for (uint64_t n = 1;; n++) {
         hotbed_reader *reader = NULL;
         hotbed_reader_stats stats = {.size = sizeof stats};
         fault_arm(n);
-        hotbed_status status = hotbed_reader_open(b.directory, NULL, &reader);
+        hotbed_status status = hotbed_reader_open(s.directory, NULL, &reader);
         bool reached = fault_disarm();
         CHECK(status == HOTBED_OK || status == HOTBED_ERR_MEMORY);
         CHECK((reader != NULL) == (status == HOTBED_OK));
@@ -123,8 +75,7 @@ static void a_reader_without_memory_keeps_its_version(hotbed_backend backend) {
         if (!reached)
             break;
     }
-    hotbed_publisher_destroy(publisher);
-    finish(&b);
+    served_finish(&s);
 }
 
 const hotbed_test hotbed_tests[] = {

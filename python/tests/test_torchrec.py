@@ -216,3 +216,5 @@ def test_a_keyed_optimizer_saves_the_learning_rate_that_is_set():
     one[0].fused_optimizer.param_groups[0]["lr"] = 0.125  # as by a scheduler, after the backward
     other[2].load_state_dict(one[2].state_dict())
     assert other[0].fused_optimizer.param_groups[0]["lr"] == 0.125
+    with pytest.raises(hotbed.UnsupportedError, match="param_groups cannot be replaced"):
+        other[2].param_groups = [{"params": [], "lr": 0.5}]

@@ -131,6 +131,15 @@ class _Group(Dict[str, Any]):
         return self[name]
 
 
+def keep_groups(optimizer: torch.optim.Optimizer, name: str) -> None:
+    """Refuse that ``param_groups`` become another list: the collection reads ``lr`` from the groups that it has."""
+    if name == "param_groups" and name in vars(optimizer):
+        raise UnsupportedError(
+            "fused_optimizer: param_groups cannot be replaced, since the collection would not see another learning "
+            "rate; set lr of its groups instead"
+        )
+
+
 class FusedOptimizer(torch.optim.Optimizer):
     """Holds the learning rate and the optimizer states; the backward updates the rows.
 
@@ -156,6 +165,11 @@ class FusedOptimizer(torch.optim.Optimizer):
             for storage in served:
                 storage.group = group
         self._opt_called = True  # backwards update, so a scheduler need not warn that step() was not called
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, but not another list of parameter groups."""
+        keep_groups(self, name)
+        super().__setattr__(name, value)
 
     @property
     def steps(self) -> int:

@@ -36,7 +36,7 @@ from torchrec.optim.keyed import KeyedOptimizer
 from hotbed.comm import Comm
 from hotbed.errors import ArgumentError, UnsupportedError
 from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection, inputs
-from hotbed.torch._optimizer import load_table_state, table_state, take_rates
+from hotbed.torch._optimizer import keep_groups, load_table_state, table_state, take_rates
 from hotbed.torch._storage import Storage, shortest
 from hotbed.torch.config import SGD, Optimizers, ShardedOptions
 
@@ -83,6 +83,11 @@ class KeyedFusedOptimizer(FusedOptimizer):  # type: ignore[misc]
         for group in groups:
             group["params"] = [params[names[table]] for table in group["tables"]]
         super().__init__(params, state, groups)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, but not another list of parameter groups."""
+        keep_groups(self, name)
+        super().__setattr__(name, value)
 
     def step(self, closure: Any = None) -> None:
         """Do nothing: the backward has updated the rows."""

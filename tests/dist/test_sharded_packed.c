@@ -10,6 +10,7 @@
 
 enum { TABLES = 2, SAMPLES = 4, BAG = 3, ROWS = TABLES * SAMPLES, KEYS = ROWS * BAG };
 enum { DIM_MOST = 200, STEPS = 3, RANKS = 4, SEED = 5 };
+enum { KEYS_MOST = RANKS * KEYS, ROW_MOST = 5 * DIM_MOST };
 
 typedef struct packed_case {
     hotbed_pooling pooling;
@@ -78,10 +79,16 @@ static void as_int8(const float *v, uint32_t dim, float *out) {
     }
 }
 
-static float fp8_scale(const float *v, uint32_t n) {
-    float most = 0.0F, scale = 0x1p-40F;
+static float largest(const float *v, uint32_t n) {
+    float most = 0.0F;
     for (uint32_t e = 0; e < n; e++)
         most = fmaxf(most, fabsf(v[e]));
+    return most;
+}
+
+static float fp8_scale(const float *v, uint32_t n) {
+    const float most = largest(v, n);
+    float scale = 0x1p-40F;
     while (most > 448.0F * scale)
         scale *= 2.0F;
     return most == 0.0F ? 1.0F : scale;
@@ -132,12 +139,12 @@ static void decoded(
         memcpy(out + e, values, hotbed_count4(dim, e) * sizeof *out);
     }
     const uint32_t span = dtype == HOTBED_FP8 && layout > 64 ? 32 : dim;
+    float scale = 1.0F;
     for (uint32_t e = 0; e < dim; e++) {
-        const uint32_t from = e / span * span, n = dim - from < span ? dim - from : span;
-        float most = 0.0F;
-        for (uint32_t k = from; k < from + n; k++)
-            most = fmaxf(most, fabsf(g[k]));
-        const float scale = dtype == HOTBED_INT8 ? most / 127.0F : fp8_scale(g + from, n);
+        if (e % span == 0) {
+            const uint32_t n = dim - e < span ? dim - e : span;
+            scale = dtype == HOTBED_INT8 ? largest(g + e, n) / 127.0F : fp8_scale(g + e, n);
+        }
         const float of = out[e] / scale;
         const float unit = dtype == HOTBED_INT8 ? 1.0F : fmaxf(fabsf(g[e] / scale) / 8.0F, 0x1p-9F);
         CHECK(g[e] != 0.0F || out[e] == 0.0F);
@@ -160,8 +167,14 @@ typedef struct setup {
     hotbed_sharded *sharded;
     hotbed_sharded_context *context;
     hotbed_storage *initial;
-    world_bytes keys, lengths, output, gradient, asked, rows, found;
+    world_bytes keys, lengths, output, gradient;
+    /* keys, their rows, and whether they are there: KEYS_MOST of each table */
+    world_bytes asked, rows, found;
 } setup;
+
+static size_t row_bytes(const setup *s, uint32_t t) {
+    return hotbed_dtype_row_bytes(s->tables[t].dtype, s->c->dims[t]);
+}
 
 static void open_setup(setup *s, world_rank *me) {
     static const char *const names[TABLES] = {"user", "item"};
@@ -205,9 +218,9 @@ static void open_setup(setup *s, world_rank *me) {
     s->lengths = world_alloc(me, ROWS * sizeof(int64_t));
     s->output = world_alloc(me, (KEYS + SAMPLES) * 2 * DIM_MOST * sizeof(float));
     s->gradient = world_alloc(me, s->output.bytes);
-    s->asked = world_alloc(me, KEYS * sizeof(uint64_t));
-    s->rows = world_alloc(me, KEYS * 5 * DIM_MOST);
-    s->found = world_alloc(me, KEYS);
+    s->asked = world_alloc(me, TABLES * KEYS_MOST * sizeof(uint64_t));
+    s->rows = world_alloc(me, KEYS_MOST * (row_bytes(s, 0) + row_bytes(s, 1)));
+    s->found = world_alloc(me, TABLES * KEYS_MOST);
 }
 
 static void close_setup(setup *s) {
@@ -220,51 +233,58 @@ static void close_setup(setup *s) {
         world_free(all[i]);
 }
 
-/* Read the rows of the keys of `b` as f32: out[i] is the row of key i if here[i]. */
-static void read_rows(
-    setup *s, hotbed_storage *storage, const batch *b, bool insert, float (*out)[DIM_MOST],
-    bool *here) {
-    for (uint32_t t = 0; t < TABLES; t++) {
-        const uint32_t first = b->starts[t * SAMPLES], n = b->starts[(t + 1) * SAMPLES] - first;
-        const size_t bytes = hotbed_dtype_row_bytes(s->tables[t].dtype, s->c->dims[t]);
-        const hotbed_rows parts = {.weights = s->rows.device.data};
-        if (n == 0)
-            continue;
-        if (insert) {
-            uint64_t *keys = (uint64_t *)(void *)s->asked.host;
-            uint32_t distinct = 0;
-            for (uint32_t i = first; i < first + n; i++) {
-                uint32_t k = 0;
-                while (k < distinct && keys[k] != b->keys[i])
-                    k++;
-                keys[k] = b->keys[i];
-                distinct += k == distinct ? 1 : 0;
-            }
-            world_upload(s->me, &s->asked);
-            CHECK_OK(hotbed_storage_set_rows(
-                storage, t, distinct, s->asked.device.data, NULL, s->me->stream));
-            CHECK_OK(hotbed_stream_sync(s->me->stream));
-        }
-        memcpy(s->asked.host, b->keys + first, n * sizeof *b->keys);
-        world_upload(s->me, &s->asked);
-        CHECK_OK(hotbed_storage_get_rows(
-            storage, t, n, s->asked.device.data, &parts, s->found.device.data, s->me->stream));
-        world_download(s->me, &s->rows);
-        world_download(s->me, &s->found);
-        for (uint32_t i = 0; i < n; i++) {
-            HOTBED_ALIGN(16) uint8_t row[5 * DIM_MOST];
-            memcpy(row, s->rows.host + i * bytes, bytes);
-            here[first + i] = s->found.host[i] == 1;
-            for (uint32_t e = 0; e < s->c->dims[t]; e += 4) {
-                const uint32_t count = hotbed_count4(s->c->dims[t], e);
-                const hotbed_f32x4 v = hotbed_row_load4(
-                    false, (uint32_t)s->tables[t].dtype, s->c->dims[t], row, e, count);
-                float four[4];
-                memcpy(four, &v, sizeof four);
-                memcpy(out[first + i] + e, four, count * sizeof *four);
-            }
-        }
+/* Decode a row of table t. */
+static void decode_row(const setup *s, uint32_t t, const uint8_t *bytes, float *out) {
+    HOTBED_ALIGN(16) uint8_t row[ROW_MOST];
+    const uint32_t dtype = (uint32_t)s->tables[t].dtype, dim = s->c->dims[t];
+    memcpy(row, bytes, row_bytes(s, t));
+    for (uint32_t e = 0; e < dim; e += 4) {
+        const uint32_t count = hotbed_count4(dim, e);
+        const hotbed_f32x4 v = hotbed_row_load4(false, dtype, dim, row, e, count);
+        float four[4];
+        memcpy(four, &v, sizeof four);
+        memcpy(out + e, four, count * sizeof *four);
     }
+}
+
+/* Read the rows of the keys of n batches as f32, with one upload and two downloads, since each makes the rank wait for
+ * its stream: out[p][i] is the row of key i of batch p if here[p][i]. */
+static void read_rows(
+    setup *s, hotbed_storage *storage, const batch *batches, uint32_t n, bool insert,
+    float (*out)[KEYS][DIM_MOST], bool (*here)[KEYS]) {
+    uint32_t at[RANKS][KEYS];
+    uint64_t *keys = (uint64_t *)(void *)s->asked.host;
+    uint32_t distinct[TABLES] = {0};
+    for (uint32_t p = 0; p < n; p++)
+        for (uint32_t i = 0; i < batches[p].n; i++) {
+            const uint32_t t = batches[p].bags[i] / SAMPLES;
+            uint32_t k = 0;
+            while (k < distinct[t] && keys[t * KEYS_MOST + k] != batches[p].keys[i])
+                k++;
+            keys[t * KEYS_MOST + k] = batches[p].keys[i];
+            distinct[t] += k == distinct[t] ? 1 : 0;
+            at[p][i] = k;
+        }
+    world_upload(s->me, &s->asked);
+    for (uint32_t t = 0; t < TABLES; t++) {
+        const uint64_t *asked = (const uint64_t *)s->asked.device.data + (size_t)t * KEYS_MOST;
+        const hotbed_rows parts = {
+            .weights = (uint8_t *)s->rows.device.data + t * KEYS_MOST * row_bytes(s, 0)};
+        uint8_t *found = (uint8_t *)s->found.device.data + (size_t)t * KEYS_MOST;
+        if (insert)
+            CHECK_OK(hotbed_storage_set_rows(storage, t, distinct[t], asked, NULL, s->me->stream));
+        CHECK_OK(
+            hotbed_storage_get_rows(storage, t, distinct[t], asked, &parts, found, s->me->stream));
+    }
+    world_download(s->me, &s->rows);
+    world_download(s->me, &s->found);
+    for (uint32_t p = 0; p < n; p++)
+        for (uint32_t i = 0; i < batches[p].n; i++) {
+            const uint32_t t = batches[p].bags[i] / SAMPLES;
+            const uint8_t *rows = s->rows.host + t * KEYS_MOST * row_bytes(s, 0);
+            here[p][i] = s->found.host[t * KEYS_MOST + at[p][i]] == 1;
+            decode_row(s, t, rows + at[p][i] * row_bytes(s, t), out[p][i]);
+        }
 }
 
 /* Compare the output with the model, for a batch whose initial rows are `rows`. */
@@ -309,9 +329,9 @@ static void check_output(
     }
 }
 
-/* Set out[i] to the gradient by which the row of key i of a rank's batch is updated. */
+/* Set out[i] to the gradient by which the row of key i of a rank's batch is updated, if wanted[i]. */
 static void model_gradients(
-    setup *s, uint32_t rank, int step, const batch *b, float (*out)[DIM_MOST]) {
+    setup *s, uint32_t rank, int step, const batch *b, const bool *wanted, float (*out)[DIM_MOST]) {
     const packed_case *c = s->c;
     const bool pooled = c->pooling != HOTBED_POOL_NONE;
     const bool each = !pooled && c->dedup == HOTBED_DEDUP_OFF; /* each occurrence travels */
@@ -326,8 +346,9 @@ static void model_gradients(
             memcpy(out[i], out[first], sizeof *out);
             continue;
         }
+        const uint32_t mine = number++;
         float sum[DIM_MOST] = {0}, g[DIM_MOST], part[DIM_MOST];
-        for (uint32_t k = i; k < b->starts[(t + 1) * SAMPLES]; k++) {
+        for (uint32_t k = i; wanted[i] && k < b->starts[(t + 1) * SAMPLES]; k++) {
             const uint32_t r = b->bags[k];
             if (b->keys[k] != b->keys[i])
                 continue;
@@ -345,25 +366,26 @@ static void model_gradients(
         }
         if (each || sums)
             memcpy(out[i], sum, sizeof sum);
-        else
-            decoded(c, s->me, rank, step, number, dim, sum, out[i]);
-        number++;
+        else if (wanted[i])
+            decoded(c, s->me, rank, step, mine, dim, sum, out[i]);
     }
 }
 
-/* Compare the rows that this rank has with the model, for the batches of all ranks. */
-static void check_rows(setup *s, int step) {
+/* For the batches of all ranks, this rank has the rows that are routed to it, and they equal the model's. */
+static void check_rows(
+    setup *s, int step, const batch *all, const hotbed_route *route,
+    float (*before)[KEYS][DIM_MOST]) {
+    static _Thread_local float after[RANKS][KEYS][DIM_MOST], gradients[KEYS][DIM_MOST];
+    bool here[RANKS][KEYS];
+    read_rows(s, hotbed_sharded_lookup(s->sharded, 0), all, s->me->size, false, after, here);
     for (uint32_t p = 0; p < s->me->size; p++) {
-        static _Thread_local float before[KEYS][DIM_MOST], after[KEYS][DIM_MOST],
-            gradients[KEYS][DIM_MOST];
-        bool here[KEYS] = {false}, initial[KEYS] = {false};
-        const batch b = batch_of(p, step);
-        read_rows(s, s->initial, &b, true, before, initial);
-        read_rows(s, hotbed_sharded_lookup(s->sharded, 0), &b, false, after, here);
-        model_gradients(s, p, step, &b, gradients);
-        for (uint32_t i = 0; i < b.n; i++)
-            for (uint32_t e = 0; here[i] && e < s->c->dims[b.bags[i] / SAMPLES]; e++)
-                CHECK(after[i][e] == before[i][e] - gradients[i][e]);
+        model_gradients(s, p, step, &all[p], here[p], gradients);
+        for (uint32_t i = 0; i < all[p].n; i++) {
+            const uint32_t t = all[p].bags[i] / SAMPLES;
+            CHECK_EQ(here[p][i], hotbed_route_rank(&route[t], all[p].keys[i]) == s->me->rank);
+            for (uint32_t e = 0; here[p][i] && e < s->c->dims[t]; e++)
+                CHECK(after[p][i][e] == before[p][i][e] - gradients[i][e]);
+        }
     }
 }
 
@@ -408,10 +430,14 @@ static void body(world_rank *me) {
     for (int t = 0; t < TABLES; t++)
         CHECK_OK(hotbed_route_init(&route[t], HOTBED_ROUTE_HASH_ROUND_ROBIN, me->size, 0));
     for (int step = 0; step < STEPS; step++) {
-        static _Thread_local float rows[KEYS][DIM_MOST];
-        bool here[KEYS] = {false};
-        const batch b = batch_of(me->rank, step);
-        read_rows(&s, s.initial, &b, true, rows, here);
+        static _Thread_local float initial[RANKS][KEYS][DIM_MOST];
+        bool here[RANKS][KEYS];
+        batch all[RANKS];
+        for (uint32_t p = 0; p < me->size; p++)
+            all[p] = batch_of(p, step);
+        const batch b = all[me->rank];
+        float(*rows)[DIM_MOST] = initial[me->rank];
+        read_rows(&s, s.initial, all, me->size, true, initial, here);
         memcpy(s.keys.host, b.keys, sizeof b.keys);
         memcpy(s.lengths.host, b.lengths, sizeof b.lengths);
         const uint32_t width = pooled ? columns_of(c) : c->dims[0];
@@ -434,14 +460,14 @@ static void body(world_rank *me) {
         CHECK_OK(hotbed_sharded_backward(s.context, 0, s.gradient.device.data, 0, me->stream));
         CHECK_OK(hotbed_stream_sync(me->stream));
         if (c->rows == HOTBED_F32)
-            check_rows(&s, step);
+            check_rows(&s, step, all, route, initial);
         CHECK_OK(hotbed_sharded_set_training(s.sharded, false));
         CHECK_OK(hotbed_sharded_forward(s.context, 0, &kjt, s.output.device.data, 0, me->stream));
         world_download(me, &s.output);
         CHECK_OK(hotbed_sharded_set_training(s.sharded, true));
         if (c->rows == HOTBED_F32) {
             static _Thread_local float gradients[KEYS][DIM_MOST];
-            model_gradients(&s, me->rank, step, &b, gradients);
+            model_gradients(&s, me->rank, step, &b, here[me->rank], gradients);
             for (uint32_t i = 0; i < b.n; i++)
                 for (uint32_t e = 0; e < c->dims[b.bags[i] / SAMPLES]; e++)
                     rows[i][e] = rows[i][e] - gradients[i][e];

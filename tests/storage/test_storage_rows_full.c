@@ -261,10 +261,10 @@ static void full_tables_are_filled_again(hotbed_backend backend) {
 /* The same for so many rows that a few find their candidates occupied long before the table is full. The second table
  * gets the rows in the order of the first one's slots. */
 static void large_tables_are_filled_again(hotbed_backend backend) {
-    enum { N = 1 << 20, AT_ONCE = 1 << 13 };
+    enum { N = 1 << 18, AT_ONCE = 1 << 13 };
     setup s;
     rng random = rng_start(31);
-    setup_start(&s, 1, 1, hotbed_test_is_small() ? N / 16 : N);
+    setup_start(&s, 1, 1, hotbed_test_is_small() ? N / 4 : N);
     s.tables[0].evict = HOTBED_EVICT_LOWEST;
     s.tables[0].score = HOTBED_SCORE_CUSTOM;
     without_store(&s);

@@ -267,7 +267,7 @@ static void transfer(const world_rank *me, void *to, const void *from, size_t by
     if (!host)
         CHECK_OK(hotbed_copy(to, from, bytes, me->stream));
     CHECK_OK(hotbed_stream_sync(me->stream));
-    if (host)
+    if (host && bytes > 0)
         memcpy(to, from, bytes);
 }
 

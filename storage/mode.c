@@ -94,8 +94,8 @@ static hotbed_status size_uppers(
 }
 
 /* Lengthen rows that move over the link to whole lines of 128 bytes, or of 64, if that takes at most
- * an eighth more: partial lines take longer (docs/decisions/032-whole-lines.md). Returns the bytes by which that
- * lengthens what the budget counts. */
+ * an eighth more: partial lines take longer (docs/decisions/032-whole-lines.md). Returns by how many
+ * bytes the rows that the budget counts are longer. */
 static uint64_t pad_rows(hotbed_storage *storage, hotbed_budget budget) {
     uint64_t bytes = 0;
     for (uint32_t t = 0; t < storage->num_tables; t++) {

@@ -711,8 +711,12 @@ def test_states_of_another_optimizer_are_refused(hashed):
 
 def test_the_fused_optimizer_is_not_pickled_copied_or_extended(tmp_path):
     optimizer = collection().fused_optimizer
-    with pytest.raises(hotbed.UnsupportedError, match=r"param_groups cannot be replaced.*; set lr of its groups"):
-        optimizer.param_groups = [{**optimizer.param_groups[0], "lr": 0.5}]
+    other = {**optimizer.param_groups[0], "lr": 0.5}
+    text = r"param_groups cannot be replaced.*; set lr of its groups"
+    with pytest.raises(hotbed.UnsupportedError, match=text):
+        optimizer.param_groups = [other]
+    with pytest.raises(hotbed.UnsupportedError, match=text):
+        optimizer.param_groups[0] = other
     for attempt in (pickle.dumps, copy.deepcopy, copy.copy, lambda o: torch.save(o, tmp_path / "o")):
         with pytest.raises(hotbed.UnsupportedError, match=r"cannot be pickled or copied, .* save its state_dict\(\)"):
             attempt(optimizer)

@@ -131,13 +131,24 @@ class _Group(Dict[str, Any]):
         return self[name]
 
 
+def _refuse_groups() -> NoReturn:
+    raise UnsupportedError(
+        "fused_optimizer: param_groups cannot be replaced, since the collection would not see another learning rate; "
+        "set lr of its groups instead"
+    )
+
+
+class _Groups(List[Dict[str, Any]]):
+    """The parameter groups of a collection, which reads ``lr`` from them: no other group can take the place of one."""
+
+    def __setitem__(self, *_: Any) -> None:
+        _refuse_groups()
+
+
 def keep_groups(optimizer: torch.optim.Optimizer, name: str) -> None:
-    """Refuse that ``param_groups`` become another list: the collection reads ``lr`` from the groups that it has."""
-    if name == "param_groups" and name in vars(optimizer):
-        raise UnsupportedError(
-            "fused_optimizer: param_groups cannot be replaced, since the collection would not see another learning "
-            "rate; set lr of its groups instead"
-        )
+    """Refuse another list in the place of ``param_groups``."""
+    if name == "param_groups" and isinstance(vars(optimizer).get(name), _Groups):
+        _refuse_groups()
 
 
 class FusedOptimizer(torch.optim.Optimizer):
@@ -157,13 +168,15 @@ class FusedOptimizer(torch.optim.Optimizer):
         # A tensor belongs to one group, so further groups get tensors that nothing else uses.
         anchors = [anchor, *(torch.zeros_like(anchor, requires_grad=True) for _ in optimizers[1:])]
         super().__init__([{"params": [a], "lr": float(o.lr)} for a, o in zip(anchors, optimizers)], {})
-        for number, optimizer in enumerate(optimizers):
+        groups: List[Dict[str, Any]] = []
+        for given, optimizer in zip(self.param_groups, optimizers):
             served = [storage for storage in storages if storage.optimizer == optimizer]
             tables = tuple(table.name for storage in served for table in storage.tables)
-            group = _Group({**dataclasses.asdict(optimizer), **self.param_groups[number], "tables": tables})
-            self.param_groups[number] = group
+            group = _Group({**dataclasses.asdict(optimizer), **given, "tables": tables})
+            groups.append(group)
             for storage in served:
                 storage.group = group
+        self.param_groups = _Groups(groups)
         self._opt_called = True  # backwards update, so a scheduler need not warn that step() was not called
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -5,9 +5,12 @@
 #include <time.h>
 
 int hotbed_thread_start(pthread_t *thread, void *(*function)(void *argument), void *argument) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
+    sigset_t others, before;
+    sigfillset(&others);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&others, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &others, &before);
     const int error = pthread_create(thread, NULL, function, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;

@@ -5,8 +5,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Start a thread with all signals blocked: the program's own threads handle them. Returns 0 or an
- * errno value. */
+/* Start a thread with all signals blocked, but for those of its own faults: the program's own threads
+ * handle them. A blocked SIGSEGV would end the process before a handler that prints a backtrace.
+ * Returns 0 or an errno value. */
 int hotbed_thread_start(pthread_t *thread, void *(*function)(void *argument), void *argument);
 
 /* A condition variable of the clock of hotbed_monotonic_now(), and a wait on it: false once `until`

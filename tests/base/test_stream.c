@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -650,6 +651,25 @@ static void a_full_stream_runs_every_task_in_order(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+static void read_mask(void *argument) {
+    CHECK_EQ(pthread_sigmask(SIG_BLOCK, NULL, argument), 0);
+}
+
+/* The program's threads handle its signals. A thread's own faults come to the thread, whose handler prints a
+ * backtrace, for instance. */
+static void threads_block_all_signals_but_faults(hotbed_backend backend) {
+    (void)backend; /* on a GPU a thread of CUDA's makes the call */
+    hotbed_stream *stream = hotbed_test_stream(HOTBED_BACKEND_HOST);
+    sigset_t mask;
+    CHECK_OK(hotbed_stream_call(stream, read_mask, &mask));
+    CHECK_OK(hotbed_stream_sync(stream));
+    CHECK_EQ(sigismember(&mask, SIGINT), 1);
+    CHECK_EQ(sigismember(&mask, SIGABRT), 1);
+    CHECK_EQ(sigismember(&mask, SIGSEGV), 0);
+    CHECK_EQ(sigismember(&mask, SIGFPE), 0);
+    hotbed_stream_destroy(stream);
+}
+
 const hotbed_test hotbed_tests[] = {
     {TEST(backends_have_names)},
     {TEST(probe_reports_which_backends_can_run)},
@@ -675,5 +695,6 @@ const hotbed_test hotbed_tests[] = {
     {TEST(options_of_a_stream_are_checked)},
     {TEST(a_forked_child_gets_errors_and_does_not_hang)},
     {TEST(a_full_stream_runs_every_task_in_order)},
+    {TEST(threads_block_all_signals_but_faults)},
     {NULL, NULL},
 };

@@ -94,6 +94,7 @@ typedef struct ending {
 
 static pthread_mutex_t endings_lock = PTHREAD_MUTEX_INITIALIZER;
 static ending *endings; /* threads that have not been joined */
+static bool awaited_at_exit;
 
 static void *end_main(void *argument) {
     ending *e = argument;
@@ -127,12 +128,20 @@ static void await_endings(void) {
     struct timespec until;
     (void)clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += EXIT_SECONDS;
-    if (!hotbed_forked())
-        join_endings(&until);
+    if (hotbed_forked())
+        return;
+    join_endings(&until);
+    pthread_mutex_lock(&endings_lock);
+    awaited_at_exit = false;
+    pthread_mutex_unlock(&endings_lock);
 }
 
+/* Called again for a communicator that an exit handler of the application destroys. */
 static void await_endings_at_exit(void) {
-    (void)atexit(await_endings);
+    pthread_mutex_lock(&endings_lock);
+    if (!awaited_at_exit)
+        awaited_at_exit = atexit(await_endings) == 0;
+    pthread_mutex_unlock(&endings_lock);
 }
 
 static bool end_on_a_thread(const nccl_comm *n, bool failed) {
@@ -155,8 +164,7 @@ static bool end_on_a_thread(const nccl_comm *n, bool failed) {
 /* Destroy, or abort after a failure, the communicator of NCCL. Without memory for a thread it stays
  * until the process ends: after a failure its operations would go on, so then the caller waits. */
 static void end_nccl(nccl_comm *n) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, await_endings_at_exit);
+    await_endings_at_exit();
     join_endings(NULL);
     const bool failed = hotbed_comm_has_failed(&n->base);
     if (!end_on_a_thread(n, failed) && failed)

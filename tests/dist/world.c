@@ -235,10 +235,10 @@ void world_run(
 
 void world_run_kept(const world *where, world_body body, void *argument) {
     static bool registered;
-    if (!registered)
+    run(where, NULL, true, body, argument);
+    if (!registered) /* after CUDA has registered its own handler, which must run later */
         CHECK_EQ(atexit(destroy_kept), 0);
     registered = true;
-    run(where, NULL, true, body, argument);
 }
 
 void world_run_all(const hotbed_comm_options *options, world_body body, void *argument) {

@@ -107,7 +107,7 @@ static uint64_t lower_most(const hotbed_storage *storage, const hotbed_table *ta
 /* Choose the regions of the lower tier by which moves are sorted. */
 static void lay_out_bins(hotbed_storage *storage) {
     uint64_t bytes = 0;
-    uint32_t shift = 27; /* 128 MiB */
+    uint32_t shift = 24; /* 16 MiB */
     storage->lower_bytes = 0;
     for (uint32_t t = 0; t < storage->num_tables; t++) {
         const hotbed_table *table = &storage->tables[t];

@@ -207,7 +207,7 @@ HOTBED_HD hotbed_step_output hotbed_step_output_of(const hotbed_step_view *s) {
     return s->to.packed == 0 ? HOTBED_TO_MANY : HOTBED_TO_MANY_PACKED;
 }
 
-/* Number of regions of the lower tier, at least 128 MiB each. Entries of one region are not
+/* Number of regions of the lower tier, at least 16 MiB each. Entries of one region are not
  * sorted. */
 enum { HOTBED_BINS = 1023, HOTBED_BIN_WORDS = HOTBED_BINS + 2 };
 

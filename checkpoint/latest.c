@@ -14,9 +14,24 @@
 #include <string.h>
 #include <unistd.h>
 
+/* What is known of a checkpoint and those before it in its chain. */
+typedef enum finding {
+    NOT_CHECKED,
+    FOLLOWING, /* it is whole itself; the search is looking for a whole parent */
+    WHOLE,
+    NOT_WHOLE,
+} finding;
+
 /* A checkpoint of the directory. */
 typedef struct entry {
     char *path; /* owned */
+    finding finding;
+    /* FOLLOWING: how many entries were tried as its parent. */
+    uint32_t tried;
+    struct entry *before; /* WHOLE increments: the parent */
+    struct entry *cause; /* NOT_WHOLE: the checkpoint that has `status` and `why`; perhaps itself */
+    hotbed_status status;
+    char *why; /* owned */
     bool increment;
     bool link; /* a symbolic link, perhaps to another checkpoint of the directory */
     hotbed_digest id, digest, parent, parent_digest;
@@ -164,56 +179,111 @@ static int by_age(const void *a, const void *b) {
     return strcmp(x->path, y->path);
 }
 
-static const entry *find_parent(const search *s, const entry *increment) {
-    for (uint32_t i = 0; i < s->n; i++)
-        if (hotbed_digest_equal(s->entries[i].id, increment->parent) &&
-            hotbed_digest_equal(s->entries[i].digest, increment->parent_digest))
-            return &s->entries[i];
+/* Set why an entry is not whole, from the last error. */
+static hotbed_status set_cause(search *s, entry *e, hotbed_status status) {
+    e->finding = NOT_WHOLE;
+    e->cause = e;
+    e->status = status;
+    e->why = copy_text(hotbed_last_error(), "", "");
+    if (e->why == NULL)
+        fail_memory(s);
+    return s->status;
+}
+
+/* Check an entry without those before it. Errors: IO, UNSUPPORTED, MEMORY. */
+static hotbed_status check_itself(search *s, entry *e) {
+    hotbed_status status = hotbed_checkpoint_verify_quick(s->calls, e->path);
+    if (is_unusable(status))
+        return set_cause(s, e, status);
+    if (status == HOTBED_OK)
+        e->finding = e->increment ? FOLLOWING : WHOLE;
+    return status;
+}
+
+/* Return the next entry that an increment names as its parent, or NULL. A parent may exist several
+ * times, and some of its copies may be damaged. The search begins behind the increment, because a
+ * parent is older. */
+static entry *next_parent(search *s, entry *e) {
+    while (e->tried < s->n) {
+        entry *p = &s->entries[((uint32_t)(e - s->entries) + ++e->tried) % s->n];
+        if (hotbed_digest_equal(p->id, e->parent) &&
+            hotbed_digest_equal(p->digest, e->parent_digest))
+            return p;
+    }
     return NULL;
 }
 
-/* Find and check the checkpoints that lead to `last`. chain[n - 1] is `last`. */
-static hotbed_status find_chain(
-    const search *s, const entry *last, const entry **chain, uint32_t *n) {
-    uint32_t length = 0;
-    for (const entry *at = last; at != NULL; length++) {
-        hotbed_status status = hotbed_checkpoint_verify_quick(s->calls, at->path);
-        if (status == HOTBED_ERR_CORRUPT && at != last) /* `last` itself may be whole */
-            status = HOTBED_FAIL_AFTER(
-                HOTBED_ERR_STATE, "%s follows a damaged checkpoint: %s", last->path,
-                hotbed_last_error());
-        HOTBED_TRY(status);
-        if (length == s->n)
-            return hotbed_fail_path(
-                HOTBED_ERR_CORRUPT, last->path, "%s follows itself", last->path);
-        chain[length] = at;
-        const entry *parent = at->increment ? find_parent(s, at) : NULL;
-        if (at->increment && parent == NULL)
-            return hotbed_fail_path(
-                HOTBED_ERR_STATE, at->path, "%s is an increment, whose parent was not found",
-                at->path);
-        at = parent;
+/* Look for a whole parent of a FOLLOWING entry. If a parent must be checked first, set *check to it;
+ * else set the entry's finding. */
+static hotbed_status find_parent(search *s, entry *e, entry **check) {
+    *check = NULL;
+    for (entry *p; (p = next_parent(s, e)) != NULL;) {
+        if (p->finding == WHOLE) {
+            e->before = p;
+            e->finding = WHOLE;
+            return HOTBED_OK;
+        }
+        if (p->finding == NOT_CHECKED) {
+            e->tried--; /* for this parent again, when its finding is known */
+            *check = p;
+            return HOTBED_OK;
+        }
+        if (p->finding == NOT_WHOLE && e->cause == NULL)
+            e->cause = p->cause;
     }
-    for (uint32_t i = 0; i < length / 2; i++) {
-        const entry *swap = chain[i];
-        chain[i] = chain[length - 1 - i];
-        chain[length - 1 - i] = swap;
+    e->finding = NOT_WHOLE;
+    if (e->cause != NULL)
+        return HOTBED_OK;
+    return set_cause(
+        s, e,
+        hotbed_fail_path(
+            HOTBED_ERR_STATE, e->path, "%s is an increment, whose parent was not found", e->path));
+}
+
+/* Check an entry and those before it in its chain, unless this was done. `path` has space for all
+ * entries. */
+static hotbed_status check_chain(search *s, entry *last, entry **path) {
+    uint32_t n = 0;
+    path[n++] = last;
+    while (n > 0) {
+        entry *e = path[n - 1], *check = NULL;
+        if (e->finding == NOT_CHECKED)
+            HOTBED_TRY(check_itself(s, e));
+        if (e->finding == FOLLOWING)
+            HOTBED_TRY(find_parent(s, e, &check));
+        if (check != NULL)
+            path[n++] = check;
+        else
+            n--;
     }
-    *n = length;
     return HOTBED_OK;
 }
 
-/* Move the texts to the result. */
-static hotbed_status give(
-    search *s, const entry **chain, uint32_t n, hotbed_checkpoint_found *out) {
+/* Skip an entry that is not whole. It may be whole itself. */
+static hotbed_status skip_entry(search *s, const entry *e) {
+    const entry *cause = e->cause;
+    hotbed_status status = cause->status;
+    if (status == HOTBED_ERR_CORRUPT && cause != e)
+        status = hotbed_fail(
+            HOTBED_ERR_STATE, "%s follows a damaged checkpoint: %s", e->path, cause->why);
+    else
+        status = hotbed_fail(status, "%s", cause->why);
+    skip(s, e->path, status);
+    return s->status;
+}
+
+/* Move the texts to the result. `last` is NULL if there is no whole checkpoint. */
+static hotbed_status give(search *s, entry *last, hotbed_checkpoint_found *out) {
+    uint32_t n = 0;
+    for (const entry *e = last; e != NULL; e = e->before)
+        n++;
     out->paths = hotbed_new((n + 1) * sizeof *out->paths);
     HOTBED_TRY_MEMORY(out->paths, "%" PRIu32 " paths", n);
-    for (uint32_t i = 0; i < n; i++) {
-        entry *from = &s->entries[chain[i] - s->entries];
-        out->paths[i] = from->path;
-        from->path = NULL;
-    }
     out->num_paths = n;
+    for (entry *e = last; e != NULL; e = e->before) {
+        out->paths[--n] = e->path;
+        e->path = NULL;
+    }
     out->skipped = s->skipped;
     out->num_skipped = s->num_skipped;
     s->skipped = NULL;
@@ -221,48 +291,71 @@ static hotbed_status give(
     return HOTBED_OK;
 }
 
+/* Find the newest whole entry, and skip those before it. */
+static hotbed_status choose(search *s, entry **path, entry **out) {
+    for (uint32_t i = 0; i < s->n && *out == NULL; i++) {
+        entry *e = &s->entries[i];
+        const bool again =
+            i > 0 && e->link && hotbed_digest_equal(e->digest, s->entries[i - 1].digest);
+        if (again) /* a link to a checkpoint that was skipped */
+            continue;
+        HOTBED_TRY(check_chain(s, e, path));
+        if (e->finding == WHOLE)
+            *out = e;
+        else
+            HOTBED_TRY(skip_entry(s, e));
+    }
+    return HOTBED_OK;
+}
+
+static bool has(const search *s, const char *name) {
+    return s->calls->exists(s->calls->self, s->directory.handle, name) == 0;
+}
+
 static hotbed_status find(search *s, hotbed_checkpoint_found *out) {
-    uint32_t n = 0;
+    entry *newest = NULL;
     HOTBED_TRY(hotbed_io_open(s->calls, NULL, s->path, HOTBED_IO_DIRECTORY, &s->directory));
+    if (has(s, HOTBED_MANIFEST_NAME) || has(s, HOTBED_INDEX_NAME))
+        return hotbed_fail_parameter(
+            HOTBED_ERR_ARGUMENT, "directory",
+            "%s is a checkpoint, not a directory of checkpoints: give the directory that contains "
+            "it",
+            s->path);
     int listed = s->calls->list(s->calls->self, s->directory.handle, look_at, s);
     if (listed < 0)
         return hotbed_io_fail("cannot read", s->path, listed);
     HOTBED_TRY(s->status);
     if (s->n > 0)
         qsort(s->entries, s->n, sizeof *s->entries, by_age);
-    const entry **chain = hotbed_new((s->n + 1) * sizeof *chain);
-    HOTBED_TRY_MEMORY(chain, "%" PRIu32 " checkpoints", s->n);
-    hotbed_status status = HOTBED_OK;
-    for (uint32_t i = 0; i < s->n && n == 0 && status == HOTBED_OK; i++) {
-        const bool again = i > 0 && s->entries[i].link &&
-                           hotbed_digest_equal(s->entries[i].digest, s->entries[i - 1].digest);
-        if (again) /* a link to a checkpoint that was skipped */
-            continue;
-        status = find_chain(s, &s->entries[i], chain, &n);
-        if (is_unusable(status)) {
-            skip(s, s->entries[i].path, status);
-            status = s->status;
-        }
-    }
-    HOTBED_THEN(status, give(s, chain, n, out));
-    hotbed_delete(chain);
+    entry **path = hotbed_new((s->n + 1) * sizeof(entry *));
+    HOTBED_TRY_MEMORY(path, "%" PRIu32 " checkpoints", s->n);
+    hotbed_status status = choose(s, path, &newest);
+    HOTBED_THEN(status, give(s, newest, out));
+    hotbed_delete(path);
     return status;
+}
+
+hotbed_status hotbed_checkpoint_find_latest(
+    const hotbed_io_calls *calls, const char *directory, hotbed_checkpoint_found *out) {
+    search s = {.calls = calls, .path = directory, .directory = HOTBED_IO_CLOSED};
+    hotbed_status status = find(&s, out);
+    hotbed_io_drop(&s.directory);
+    for (uint32_t i = 0; i < s.n; i++) {
+        hotbed_delete(s.entries[i].path);
+        hotbed_delete(s.entries[i].why);
+    }
+    free_skipped(s.skipped, s.num_skipped);
+    hotbed_delete(s.entries);
+    return hotbed_error_path(status, directory);
 }
 
 hotbed_status hotbed_checkpoint_latest(const char *directory, hotbed_checkpoint_found *found) {
     hotbed_checkpoint_found out = {.num_paths = 0};
-    search s = {.calls = &hotbed_io_system, .path = directory, .directory = HOTBED_IO_CLOSED};
     HOTBED_TRY(hotbed_check_pointer_of("checkpoint_latest", "directory", directory));
     HOTBED_TRY(hotbed_output_check(found, "hotbed_checkpoint_found"));
-    hotbed_status status = find(&s, &out);
-    if (status == HOTBED_OK)
-        hotbed_output_write(found, &out, sizeof out);
-    hotbed_io_drop(&s.directory);
-    for (uint32_t i = 0; i < s.n; i++)
-        hotbed_delete(s.entries[i].path);
-    free_skipped(s.skipped, s.num_skipped);
-    hotbed_delete(s.entries);
-    return hotbed_error_path(status, directory);
+    HOTBED_TRY(hotbed_checkpoint_find_latest(&hotbed_io_system, directory, &out));
+    hotbed_output_write(found, &out, sizeof out);
+    return HOTBED_OK;
 }
 
 void hotbed_checkpoint_found_free(hotbed_checkpoint_found *found) {

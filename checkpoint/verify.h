@@ -14,6 +14,10 @@ hotbed_status hotbed_checkpoint_verify(
  * the digests of blocks. Errors: IO, CORRUPT, UNSUPPORTED, MEMORY. */
 hotbed_status hotbed_checkpoint_verify_quick(const hotbed_io_calls *calls, const char *path);
 
+/* hotbed_checkpoint_latest(), after its arguments were checked. Checks each checkpoint at most once. */
+hotbed_status hotbed_checkpoint_find_latest(
+    const hotbed_io_calls *calls, const char *directory, hotbed_checkpoint_found *out);
+
 /* Check the size and the digest of the index of a checkpoint that is open. Errors: CORRUPT, IO. */
 hotbed_status hotbed_checkpoint_check_index(const hotbed_chain_link *link);
 

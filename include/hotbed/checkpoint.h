@@ -398,14 +398,14 @@ typedef struct hotbed_checkpoint_found {
 
 /* Find the newest whole checkpoint of a directory, to resume from it. A checkpoint is whole if it
  * and the checkpoints before it in its chain exist in the directory and pass `hotbed-ckpt verify --quick`, which
- * reads no rows. The newest one has the highest step, then the latest time. Unfinished saves and
+ * reads no rows. If a checkpoint before it exists several times, one whole copy is enough. The newest one has the highest step, then the latest time. Unfinished saves and
  * names that end in ".damaged" are ignored. With several ranks one calls it, and sends the paths to
  * the others. Synchronous.
  *
  *   found  out  the caller frees its texts with hotbed_checkpoint_found_free()
  *
- * Errors: ARGUMENT, IO (a directory or file cannot be read), UNSUPPORTED (a checkpoint has a newer
- * format; a build without HDF5), MEMORY. */
+ * Errors: ARGUMENT (`directory` is a checkpoint itself), IO (a directory or file cannot be read),
+ * UNSUPPORTED (a checkpoint has a newer format; a build without HDF5), MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_checkpoint_latest(const char *directory, hotbed_checkpoint_found *found);
 HOTBED_API void hotbed_checkpoint_found_free(hotbed_checkpoint_found *found); /* NULL is allowed */

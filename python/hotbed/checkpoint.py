@@ -825,6 +825,7 @@ def latest(directory: Path) -> List[str]:
         []: there is no whole checkpoint.
 
     Raises:
+        ArgumentError: the directory is a checkpoint itself.
         FileError: a directory or file cannot be read; create the directory before the first run.
         UnsupportedError: a checkpoint has a newer format, or the library was built without HDF5.
     """

@@ -6,7 +6,9 @@
 #include "tests/support/harness.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const model_shape usual;
@@ -335,6 +337,116 @@ static void the_newest_whole_checkpoint_is_found(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+static void copy_checkpoint(const char *from, const char *to) {
+    static const char *const names[] = {"MANIFEST", "index.h5", "shard-00000-of-00001.h5"};
+    CHECK_EQ(mkdir(to, 0777), 0);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[600];
+        size_t bytes;
+        snprintf(path, sizeof path, "%s/%s", from, names[i]);
+        unsigned char *data = sample_read_file(path, &bytes);
+        snprintf(path, sizeof path, "%s/%s", to, names[i]);
+        sample_write_file(path, data, bytes);
+        free(data);
+    }
+}
+
+/* The newest of a chain can be used if one copy of each checkpoint is whole. The copies have names before and
+ * after the original's. */
+static void a_whole_copy_of_a_parent_is_enough(hotbed_backend backend) {
+    static const char *const copies[] = {"a", "z"};
+    hotbed_stream *stream = sample_stream(backend);
+    const char *directory = sample_directory();
+    const char *full = sample_path("m"), *more = sample_path("n");
+    char shard[300];
+    model m;
+    model_create(&m, &usual, 1, stream);
+    model_fill(&m, 1, false);
+    CHECK_OK(save(&m, full, NULL));
+    model_fill(&m, 2, true);
+    CHECK_OK(save(&m, more, full));
+    snprintf(shard, sizeof shard, "%s/shard-00000-of-00001.h5", full);
+    for (size_t i = 0; i < 2; i++) {
+        const char *other = sample_path(copies[i]);
+        copy_checkpoint(full, other);
+        CHECK_EQ(truncate(shard, 1), 0);
+        check_latest(directory, other, more);
+        CHECK_EQ(rename(full, sample_path("kept")), 0);
+        CHECK_EQ(rename(other, full), 0);
+        sample_remove(sample_path("kept"));
+        check_latest(directory, full, more);
+    }
+    /* Both are damaged: the reason is one of theirs. */
+    hotbed_checkpoint_found found = {.size = sizeof found};
+    CHECK_EQ(truncate(shard, 1), 0);
+    CHECK_OK(hotbed_checkpoint_latest(directory, &found));
+    CHECK_EQ(found.num_paths, 0);
+    CHECK_EQ(found.num_skipped, 2);
+    CHECK_STRING(found.skipped[0].path, more);
+    CHECK_STATUS(found.skipped[0].status, HOTBED_ERR_STATE);
+    CHECK(strstr(found.skipped[0].why, "n follows a damaged checkpoint: ") != NULL);
+    CHECK(strstr(found.skipped[0].why, "m/shard-00000-of-00001.h5") != NULL);
+    CHECK_STRING(found.skipped[1].path, full);
+    CHECK_STATUS(found.skipped[1].status, HOTBED_ERR_CORRUPT);
+    hotbed_checkpoint_found_free(&found);
+    model_destroy(&m);
+    hotbed_stream_destroy(stream);
+}
+
+/* With a damaged base no checkpoint of a chain is whole, and the search checks each of them once. */
+static void each_checkpoint_of_a_damaged_chain_is_checked_once(hotbed_backend backend) {
+    enum { LENGTH = 5 };
+    hotbed_stream *stream = sample_stream(backend);
+    const char *directory = sample_directory(), *paths[LENGTH];
+    char text[300];
+    sample_disk whole, damaged;
+    model m;
+    model_create(&m, &usual, 1, stream);
+    for (uint32_t i = 0; i < LENGTH; i++) {
+        snprintf(text, sizeof text, "%u", i);
+        paths[i] = sample_path(text);
+        model_fill(&m, i + 1, i > 0);
+        CHECK_OK(save(&m, paths[i], i == 0 ? NULL : paths[i - 1]));
+    }
+    hotbed_checkpoint_found found = {.size = sizeof found};
+    sample_disk_init(&whole, SAMPLE_FAULT_NONE, 0);
+    CHECK_OK(hotbed_checkpoint_find_latest(&whole.calls, directory, &found));
+    CHECK_EQ(found.num_paths, LENGTH);
+    hotbed_checkpoint_found_free(&found);
+    snprintf(text, sizeof text, "%s/shard-00000-of-00001.h5", paths[0]);
+    CHECK_EQ(truncate(text, 1), 0);
+    sample_disk_init(&damaged, SAMPLE_FAULT_NONE, 0);
+    CHECK_OK(hotbed_checkpoint_find_latest(&damaged.calls, directory, &found));
+    CHECK_EQ(found.num_paths, 0);
+    CHECK_EQ(found.num_skipped, LENGTH);
+    CHECK(damaged.count <= whole.count);
+    hotbed_checkpoint_found_free(&found);
+    model_destroy(&m);
+    hotbed_stream_destroy(stream);
+}
+
+static void the_newest_of_a_checkpoint_is_refused(hotbed_backend backend) {
+    hotbed_stream *stream = sample_stream(backend);
+    const char *path = sample_path("a");
+    hotbed_checkpoint_found found = {.size = sizeof found};
+    char text[300];
+    model m;
+    model_create(&m, &usual, 1, stream);
+    model_fill(&m, 1, false);
+    CHECK_OK(save(&m, path, NULL));
+    for (uint32_t i = 0; i < 2; i++) { /* whole, then without MANIFEST */
+        CHECK_STATUS(hotbed_checkpoint_latest(path, &found), HOTBED_ERR_ARGUMENT);
+        CHECK(
+            strstr(hotbed_last_error(), "a is a checkpoint, not a directory of checkpoints") !=
+            NULL);
+        CHECK_STRING(hotbed_last_error_detail()->parameter, "directory");
+        snprintf(text, sizeof text, "%s/MANIFEST", path);
+        CHECK(unlink(text) == 0 || i > 0);
+    }
+    model_destroy(&m);
+    hotbed_stream_destroy(stream);
+}
+
 const hotbed_test hotbed_tests[] = {
     {TEST(a_model_is_loaded_on_other_ranks_and_in_other_storages)},
     {TEST(states_are_loaded_as_either_type)},
@@ -344,5 +456,8 @@ const hotbed_test hotbed_tests[] = {
     {TEST(what_is_not_loaded_is_reported)},
     {TEST(two_tables_of_one_name_are_refused)},
     {TEST(the_newest_whole_checkpoint_is_found)},
+    {TEST(a_whole_copy_of_a_parent_is_enough)},
+    {TEST(each_checkpoint_of_a_damaged_chain_is_checked_once)},
+    {TEST(the_newest_of_a_checkpoint_is_refused)},
     {NULL, NULL},
 };

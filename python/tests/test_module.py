@@ -14,10 +14,12 @@ import subprocess
 import sys
 import threading
 import warnings
+from functools import partial
 
 import pytest
 import torch
 from conftest import Interrupted, batch
+from torch.nn.init import uniform_
 
 import hotbed
 import hotbed.torch as ht
@@ -980,6 +982,11 @@ def test_weights_are_checked():
         ({"data_type": "float16"}, r"data_type 'float16' is not one of torch\.float32, torch\.float16"),
         ({"data_type": ["f"]}, r"data_type \['f'\] is not one of torch\.float32"),
         ({"use_virtual_table": True, "init_fn": torch.nn.init.zeros_}, "init_fn"),
+        (
+            {"use_virtual_table": True, "init_fn": partial(uniform_, generator=torch.Generator())},
+            "init_fn is for tables",
+        ),
+        ({"init_fn": partial(uniform_, a=0.5, b=0.1)}, r"init_fn .* has a=0\.5, which is not at most b=0\.1"),
         ({"pooling": "sum"}, r"pooling 'sum' is not one of PoolingType\.SUM"),
         ({"use_virtual_table": True, "evict": "lowest"}, r"evict 'lowest' is not one of Evict\.NEVER, Evict\.LOWEST"),
         ({"use_virtual_table": True, "evict": ht.Score.LFU}, "evict <Score.LFU: 2> is not one of"),
@@ -998,6 +1005,24 @@ def test_bad_configs_are_errors(change, text):
     fields = {"num_embeddings": ROWS, "embedding_dim": DIM, "name": "a", "feature_names": ["f"]}
     with pytest.raises(hotbed.ArgumentError, match=text):
         ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(**{**fields, **change})])
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+@pytest.mark.parametrize("given", [{"a": 0.5, "b": 0.625}, {"a": 0.75}, {"b": 0.25}])
+def test_a_partial_of_uniform_gives_the_bounds(given, hashed):
+    fields = {"use_virtual_table": hashed, "init_fn": partial(uniform_, **given), "weight_init_max": 9.0}
+    module = ht.EmbeddingCollection([ht.EmbeddingConfig(1000, DIM, "a", feature_names=["f"], **fields)])
+    kjt = ht.KeyedJaggedTensor(["f"], torch.arange(1000), lengths=torch.ones(1000, dtype=torch.int64))
+    rows = module.flat(kjt).detach()
+    lower, upper = given.get("a", 0.0), given.get("b", 1.0)
+    assert lower <= float(rows.min()) < lower + 0.01 and upper - 0.01 < float(rows.max()) <= upper
+
+
+def test_a_partial_of_uniform_with_more_than_bounds_is_called():
+    fields = {"init_fn": partial(uniform_, a=0.5, b=0.625, generator=torch.Generator().manual_seed(3))}
+    module = ht.EmbeddingCollection([ht.EmbeddingConfig(ROWS, DIM, "a", feature_names=["f"], **fields)])
+    expected = uniform_(torch.empty(ROWS, DIM), 0.5, 0.625, torch.Generator().manual_seed(3))
+    assert torch.equal(module.weight("a"), expected)
 
 
 def test_configs_may_come_from_a_generator():

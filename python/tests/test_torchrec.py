@@ -1,6 +1,7 @@
 """Beside TorchRec, where it is installed: its configs and tensors, and its DLRM."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper  # noq
 from torchrec.optim.warmup import WarmupOptimizer, WarmupPolicy, WarmupStage  # noqa: E402
 
 from hotbed.torch.torchrec import keyed_optimizer  # noqa: E402
+
+UNIFORM = functools.partial(torch.nn.init.uniform_, a=0.5, b=0.625)
 
 ROWS, DIM, SAMPLES, FEATURES = 50, 8, 16, ["f1", "f2", "f3"]
 
@@ -161,6 +164,15 @@ def test_an_embedding_collection_refuses_tables_that_are_pooled(module):
     table = module.EmbeddingBagConfig(name="t", embedding_dim=DIM, num_embeddings=ROWS, feature_names=["f"])
     with pytest.raises(hotbed.ArgumentError, match="table 't': pooling SUM is for an EmbeddingBagCollection"):
         ht.EmbeddingCollection([table])
+
+
+@pytest.mark.parametrize("given", [{}, {"weight_init_min": 0.5, "weight_init_max": 0.625}, {"init_fn": UNIFORM}])
+def test_rows_begin_within_torchrecs_bounds(given):
+    table = torchrec.EmbeddingBagConfig(name="t", embedding_dim=DIM, num_embeddings=1000, feature_names=["f"], **given)
+    lower, upper = (0.5, 0.625) if given else (-(1000**-0.5), 1000**-0.5)
+    for make in (torchrec.EmbeddingBagCollection, ht.EmbeddingBagCollection):
+        rows = make([table]).state_dict()["embedding_bags.t.weight"]
+        assert lower <= float(rows.min()) < lower + 0.01 and upper - 0.01 < float(rows.max()) <= upper
 
 
 def wrapped(make):

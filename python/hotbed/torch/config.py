@@ -84,7 +84,9 @@ class EmbeddingConfig:
         weight_init_max: upper bound of the uniform initializer; ``sqrt(1 / num_embeddings)`` unless set.
         weight_init_min: lower bound; ``-sqrt(1 / num_embeddings)`` unless set.
         init_fn: called once with the ``[num_embeddings, embedding_dim]`` weight instead of the uniform initializer;
-            not for hash tables, whose rows are created when a key is first trained.
+            not for hash tables, whose rows are created when a key is first trained.  A ``functools.partial`` of
+            ``torch.nn.init.uniform_`` with ``a`` and ``b`` alone, for any table, gives the uniform initializer's bounds
+            in place of the two fields above.
         use_virtual_table: make it a hash table: any 64-bit key; rows are created when a key is first trained.
         evict: what a full hash table does.
         score: of a hash table's keys.  A table that does not evict has scores too, in state dicts and checkpoints.
@@ -563,9 +565,14 @@ _DTYPES = {key: dtype for dtype, name in ROW_TYPES.values() for key in (dtype, n
 _STATE_TYPES = {torch.float32: lib.HOTBED_F32, torch.bfloat16: lib.HOTBED_BF16}
 
 
-def _is_default_init(init_fn: Any) -> bool:
-    """Whether it is the partial of ``uniform_`` that TorchRec sets by default."""
-    return isinstance(init_fn, functools.partial) and init_fn.func is torch.nn.init.uniform_
+def _is_uniform(init_fn: Any) -> bool:
+    """Whether it is a partial of ``uniform_`` with bounds only, as TorchRec sets it by default."""
+    return (
+        isinstance(init_fn, functools.partial)
+        and init_fn.func is torch.nn.init.uniform_
+        and not init_fn.args
+        and init_fn.keywords.keys() <= {"a", "b"}
+    )
 
 
 def _whole(name: str, config: Any, field: str, default: Any = None) -> int:
@@ -671,14 +678,16 @@ def read(config: Any, pooled: bool) -> Table:
     bound = math.sqrt(1 / rows)
     upper = bound if config.weight_init_max is None else float(config.weight_init_max)
     lower = -bound if config.weight_init_min is None else float(config.weight_init_min)
-    if _is_default_init(init_fn):
-        init_fn = None
+    if _is_uniform(init_fn):
+        lower, upper, init_fn = float(init_fn.keywords.get("a", 0)), float(init_fn.keywords.get("b", 1)), None
+        if not lower <= upper:
+            raise wrong("init_fn", config.init_fn, f"has a={lower}, which is not at most b={upper}", upper, table=name)
     if init_fn is None and not lower <= upper:
         raise wrong("weight_init_min", lower, f"is not at most weight_init_max {upper}", upper, table=name)
     if is_hash and init_fn is not None:
         raise ArgumentError(
             f"table {name!r}: init_fn is for tables whose rows exist; a hash table makes rows from weight_init_min and "
-            "weight_init_max",
+            "weight_init_max, or from a partial of uniform_ with a and b alone",
             table=name,
             parameter="init_fn",
         )

@@ -29,24 +29,38 @@ static bool parse_step(const char *name, uint64_t *step) {
     return strcmp(name, own) == 0;
 }
 
+/* Whether an errno says that a file does not exist. After any other one it may exist. */
+static bool is_absent(int error) {
+    return error == ENOENT || error == ENOTDIR;
+}
+
+/* Read the next entry of a directory. NULL: there are no more if *error is 0, else it is an errno. */
+static struct dirent *next_entry(DIR *list, int *error) {
+    errno = 0;
+    struct dirent *entry = readdir(list);
+    *error = entry == NULL ? errno : 0;
+    return entry;
+}
+
 /* Find the highest step below `below` that a name in a directory has; *found is false if there is
  * none. `option` gave the directory. */
 static bool newest(
     hotbed_run *t, const char *option, const char *directory, uint64_t below, bool *found,
     uint64_t *step) {
     DIR *list = opendir(directory);
+    int error = errno;
     *found = false;
-    if (list == NULL)
-        return hotbed_run_fail(t, "%s %s: cannot read: %s", option, directory, strerror(errno));
-    for (struct dirent *entry; (entry = readdir(list)) != NULL;) {
+    for (struct dirent *entry; list != NULL && (entry = next_entry(list, &error)) != NULL;) {
         uint64_t number;
         if (parse_step(entry->d_name, &number) && number < below && (!*found || number > *step)) {
             *found = true;
             *step = number;
         }
     }
-    closedir(list);
-    return true;
+    if (list != NULL)
+        closedir(list);
+    return error == 0 ||
+           hotbed_run_fail(t, "%s %s: cannot read: %s", option, directory, strerror(error));
 }
 
 static bool copy_dense(hotbed_run *t, bool to_device) {
@@ -105,8 +119,9 @@ static void describe(const char *path, char *advice, size_t bytes) {
     struct stat file;
     ssize_t n = readlink(path, target, sizeof target - 1);
     bool found = stat(path, &file) == 0;
+    bool absent = !found && is_absent(errno);
     advice[0] = '\0';
-    if (n >= 0 && !found)
+    if (n >= 0 && absent)
         (void)snprintf(
             advice, bytes,
             ": it is a symbolic link to %.*s: mount the file system of that path, or remove the "
@@ -225,31 +240,46 @@ static bool is_directory(const char *path) {
     return stat(path, &file) == 0 && S_ISDIR(file.st_mode);
 }
 
-static bool has_file(const char *path, const char *name) {
-    char file[2 * PATH_BYTES];
-    snprintf(file, sizeof file, "%s/%s", path, name);
-    return access(file, F_OK) == 0;
+/* Set *found to whether a directory is a checkpoint, perhaps a damaged one. Returns 0, or an errno if
+ * this cannot be found out. */
+static int look_for_checkpoint(const char *path, bool *found) {
+    static const char *const names[] = {"MANIFEST", "index.h5"};
+    int error = 0;
+    *found = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !*found; i++) {
+        char file[2 * PATH_BYTES];
+        snprintf(file, sizeof file, "%s/%s", path, names[i]);
+        *found = access(file, F_OK) == 0;
+        if (!*found && !is_absent(errno))
+            error = errno;
+    }
+    return *found ? 0 : error;
 }
 
-/* Whether a directory is a checkpoint, perhaps a damaged one. */
-static bool is_checkpoint(const char *path) {
-    return has_file(path, "MANIFEST") || has_file(path, "index.h5");
+/* The same; false if it cannot be found out. A run that took such a path for no checkpoint might begin at
+ * step 0 beside one. */
+static bool find_checkpoint(hotbed_run *t, const char *path, bool *found) {
+    int error = look_for_checkpoint(path, found);
+    return error == 0 ||
+           hotbed_run_fail(
+               t, "%s: cannot find out whether it is a checkpoint: %s", path, strerror(error));
 }
 
 bool hotbed_run_lock_save(hotbed_run *t) {
     const char *directory = t->options.save;
     char why[sizeof t->error];
-    bool ok = true;
-    if (t->rank == 0 && is_checkpoint(directory))
+    bool found = false, ok = t->rank > 0 || find_checkpoint(t, directory, &found);
+    if (found)
         ok = hotbed_run_fail(
             t,
             "--save %s: is a checkpoint, not a directory of checkpoints: give the directory that "
             "contains it",
             directory);
-    else if (t->rank == 0 && mkdir(directory, 0777) != 0 && errno != EEXIST)
+    else if (ok && t->rank == 0 && mkdir(directory, 0777) != 0 && errno != EEXIST)
         ok = hotbed_run_fail(
             t, "--save %s: cannot make the directory: %s", directory, strerror(errno));
-    else if (t->rank == 0 && !hotbed_save_lock_take(&t->save_lock, directory, why, sizeof why))
+    else if (
+        ok && t->rank == 0 && !hotbed_save_lock_take(&t->save_lock, directory, why, sizeof why))
         ok = hotbed_run_fail(t, "--save %s", why);
     return hotbed_run_agree(t, ok);
 }
@@ -330,19 +360,22 @@ static bool pass_over(hotbed_run *t, search *s, const choice *c, const char *why
 /* Fail if a name step-N is not a directory with files of a checkpoint. */
 static bool check_kind(hotbed_run *t, const char *path) {
     char advice[PATH_BYTES + 128];
+    bool found;
     describe(path, advice, sizeof advice);
     if (advice[0] != '\0')
         return hotbed_run_fail(t, "%s%s", path, advice);
-    return is_checkpoint(path) ||
-           hotbed_run_fail(
-               t, "%s: it has no MANIFEST, so it is not a checkpoint: rename or remove it", path);
+    return find_checkpoint(t, path, &found) &&
+           (found ||
+            hotbed_run_fail(
+                t, "%s: it has no MANIFEST, so it is not a checkpoint: rename or remove it", path));
 }
 
 /* Choose the checkpoint with the highest step in its name, and read its position. */
 static bool choose(hotbed_run *t, search *s, choice *c) {
     char why[96];
     bool found;
-    c->given = !t->options.resume && is_checkpoint(s->directory);
+    if (!t->options.resume && !find_checkpoint(t, s->directory, &c->given))
+        return false;
     if (c->given) {
         snprintf(c->path, sizeof c->path, "%s", s->directory);
         return check_load(t, s->option, c->path, read_place(c->path, &c->place));
@@ -373,10 +406,17 @@ static void mention_others(const search *s, const choice *c) {
         char path[PATH_BYTES + 256];
         uint64_t step;
         hotbed_train_place place;
+        bool found;
         snprintf(path, sizeof path, "%s/%s", s->directory, entry->d_name);
-        if (entry->d_name[0] != '.' && strstr(entry->d_name, ".damaged") == NULL &&
-            !parse_step(entry->d_name, &step) && is_checkpoint(path) &&
-            read_place(path, &place) == HOTBED_OK && place.steps > c->step)
+        if (entry->d_name[0] == '.' || strstr(entry->d_name, ".damaged") != NULL ||
+            parse_step(entry->d_name, &step))
+            continue;
+        int error = look_for_checkpoint(path, &found);
+        if (error != 0)
+            hotbed_train_say(
+                "warning: %s: cannot find out whether it is a checkpoint: %s: ignored", path,
+                strerror(error));
+        if (found && read_place(path, &place) == HOTBED_OK && place.steps > c->step)
             hotbed_train_say(
                 "warning: %s, saved at step %llu, is not one of this run's checkpoints: ignored",
                 path, (unsigned long long)place.steps);
@@ -386,16 +426,21 @@ static void mention_others(const search *s, const choice *c) {
 }
 
 /* List the names of checkpoints that cannot be loaded: damaged ones, and copies. */
-static void list_others(const char *directory, char *names, size_t bytes) {
+static bool list_others(hotbed_run *t, const char *directory, char *names, size_t bytes) {
     DIR *list = opendir(directory);
+    int error = errno;
     size_t used = 0;
+    bool ok = true;
     names[0] = '\0';
-    for (struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
+    for (struct dirent *entry; ok && list != NULL && (entry = next_entry(list, &error)) != NULL;) {
         char path[PATH_BYTES + 256];
+        bool found = false;
         snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
         const bool aside = strncmp(entry->d_name, "step-", 5) == 0 &&
                            strstr(entry->d_name, ".damaged") != NULL && is_directory(path);
-        if (entry->d_name[0] == '.' || !(aside || is_checkpoint(path)))
+        if (entry->d_name[0] != '.' && !aside)
+            ok = find_checkpoint(t, path, &found);
+        if (entry->d_name[0] == '.' || !(aside || found))
             continue;
         if (used + strlen(entry->d_name) + 8 > bytes) {
             snprintf(names + used, bytes - used, ", ...");
@@ -406,6 +451,9 @@ static void list_others(const char *directory, char *names, size_t bytes) {
     }
     if (list != NULL)
         closedir(list);
+    if (ok && error != 0)
+        ok = hotbed_run_fail(t, "%s: cannot read: %s", directory, strerror(error));
+    return ok;
 }
 
 /* There is nothing to load. Only a run without any checkpoint begins at step 0. */
@@ -413,7 +461,8 @@ static bool begin_anew(hotbed_run *t, const search *s) {
     char names[512];
     if (t->rank > 0)
         return true;
-    list_others(s->directory, names, sizeof names);
+    if (!list_others(t, s->directory, names, sizeof names))
+        return false;
     if (names[0] != '\0')
         return hotbed_run_fail(
             t,

@@ -556,6 +556,21 @@ refuses "odd/step-0000000300 is an increment: make it a full checkpoint with 'ho
 refuses "odd/step-0000000300 is an increment: make it a full checkpoint with 'hotbed-ckpt compact'" \
     --data train.tsv --load odd/step-0000000300
 grep -q '`' err && die "--load: a name of the C interface: $(cat err)"
+rm -r odd/step-0000000300
+# What cannot be examined may be a checkpoint. A link to itself fails for root, too, whom permissions do not stop.
+mkdir odd/step-0000000300 && ln -s MANIFEST odd/step-0000000300/MANIFEST
+for option in "--save odd --resume" "--load odd" "--load odd/step-0000000300"; do
+    refuses "odd/step-0000000300: cannot find out whether it is a checkpoint: Too many levels" --data train.tsv $option
+done
+rm -r odd/step-0000000300 && ln -s step-0000000300 odd/step-0000000300
+refuses "odd/step-0000000300: cannot find out whether it is a checkpoint: Too many levels" --data train.tsv --save odd --resume
+grep -q remove err && die "--resume: advice to remove what it has not seen"
+rm odd/step-0000000300 && ln -s copy odd/copy
+says 0 "warning: odd/copy: cannot find out whether it is a checkpoint: Too many levels" --data train.tsv --save odd --resume --quiet
+rm -r odd/step-*
+for option in "--save odd --resume" "--load odd"; do
+    refuses "odd/copy: cannot find out whether it is a checkpoint: Too many levels" --data train.tsv $option
+done
 ok "--resume names what it finds in place of a checkpoint"
 
 # --- one run at a time in a directory ------------------------------------------------------------------

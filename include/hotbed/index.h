@@ -8,7 +8,7 @@
  * A *key* is any 64-bit word, int64 or uint64. A *slot* is the position of a key; it does not
  * change while the key is in the table. Every table has its own range of slots. The *score* of a
  * key (0 to 2^52 - 1) is the value that eviction compares. A slot can have up to 254 *pins* at
- * once; a pinned slot is neither evicted nor erased.
+ * once, and more are not added; a pinned slot is neither evicted nor erased.
  *
  *       uint64_t capacity = 1000000;
  *       hotbed_evict evict = HOTBED_EVICT_LOWEST;

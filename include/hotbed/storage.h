@@ -728,8 +728,10 @@ hotbed_storage_expire(hotbed_storage *storage, const hotbed_expiry *expiry, hotb
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_clear(hotbed_storage *storage, uint32_t table, hotbed_stream *stream);
 
-/* Copy all keys of a table, in no particular order, to *host* arrays. Synchronous. Prefetches on
- * other streams may run meanwhile; their new keys may be missing.
+/* Copy all keys of a table, in no particular order, to *host* arrays. Synchronous; changes nothing.
+ * Prefetches on other streams may run meanwhile, and their new keys may be missing; but not in mode
+ * DEFAULT by score, where they move keys between the tiers: order them before the call. Over an
+ * external store, whose upper tier is written back first, order them in every mode.
  *
  *   capacity  in   length of keys and scores
  *   keys      out  may be NULL to query the number only

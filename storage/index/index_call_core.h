@@ -111,6 +111,19 @@ HOTBED_HD void hotbed_call_find(const hotbed_index_args *a, uint64_t first, uint
         a->slots[k.i] = slot;
 }
 
+/* Pins that the caller may add to a slot. One more is for find-or-insert in tables that evict, which pins for the time
+ * of a call. */
+HOTBED_HD bool hotbed_call_may_pin(uint64_t meta) {
+    return (meta & HOTBED_META_PINS) < HOTBED_PINS_MOST - 1;
+}
+
+/* The pin that the caller wants for a key that was found in `slot`. */
+HOTBED_HD uint64_t hotbed_call_pins(const hotbed_index_args *a, uint64_t slot) {
+    const bool may =
+        a->pins == 0 || hotbed_call_may_pin(hotbed_load_relaxed_u64(&a->index.metas[slot]));
+    return may ? a->pins : 0;
+}
+
 /* One lane: store the result of key number i. */
 HOTBED_HD void hotbed_call_return(
     const hotbed_index_args *a, uint64_t i, uint64_t slot, hotbed_index_outcome outcome) {
@@ -128,7 +141,7 @@ HOTBED_HD void hotbed_call_claim(const hotbed_index_args *a, uint64_t first, uin
     uint64_t slot = hotbed_call_slot(a, &k, width);
     hotbed_index_outcome outcome = k.good ? HOTBED_INDEX_FOUND : HOTBED_INDEX_NO_TABLE;
     if (slot != HOTBED_SLOT_NONE)
-        hotbed_index_touch_found(index, slot, a->rule, score, a->pins);
+        hotbed_index_touch_found(index, slot, a->rule, score, hotbed_call_pins(a, slot));
     const bool lacks = k.good && slot == HOTBED_SLOT_NONE;
     if (hotbed_tile_ballot(width, lacks) != 0) {
         const hotbed_index_result r = hotbed_index_place_each(
@@ -152,7 +165,9 @@ HOTBED_HD void hotbed_call_hold(const hotbed_index_args *a, uint64_t first, uint
     const hotbed_call_key k = hotbed_call_key_at(a, first, width);
     const uint64_t slot = hotbed_call_slot(a, &k, width);
     if (slot != HOTBED_SLOT_NONE)
-        hotbed_index_touch_found(hotbed_call_index(a), slot, a->rule, hotbed_call_score(a, k.i), 1);
+        hotbed_index_touch_found(
+            hotbed_call_index(a), slot, a->rule, hotbed_call_score(a, k.i),
+            a->pins == 0 ? 1 : hotbed_call_pins(a, slot));
     if (k.mine)
         hotbed_call_return(a, k.i, slot, k.good ? HOTBED_INDEX_FOUND : HOTBED_INDEX_NO_TABLE);
 }
@@ -209,15 +224,14 @@ HOTBED_HD void hotbed_call_erase(const hotbed_index_args *a, uint64_t i, uint32_
         a->outcomes[i] = erased;
 }
 
-/* Slots come from the caller, and a wrong one must not corrupt the bits beside the pins: pins stop
- * at HOTBED_PINS_MOST and at 0. */
+/* Slots come from the caller, and a wrong one must not corrupt the bits beside the pins: they stop at 0, too. */
 HOTBED_HD void hotbed_call_pin(const hotbed_index_args *a, uint64_t i) {
     if (a->slots[i] >= a->index_slots)
         return;
     uint64_t *meta = &a->index.metas[a->slots[i]];
     for (;;) {
         uint64_t old = hotbed_load_relaxed_u64(meta);
-        if (old == 0 || (old & HOTBED_META_PINS) == HOTBED_META_PINS ||
+        if (old == 0 || !hotbed_call_may_pin(old) ||
             hotbed_cas_u64(meta, old, old + HOTBED_META_PIN))
             return;
     }
@@ -257,7 +271,7 @@ HOTBED_HD void hotbed_call_export(
     if (at >= a->capacity)
         return;
     if (a->export_keys != NULL)
-        a->export_keys[at] = a->index.keys[slot];
+        a->export_keys[at] = hotbed_load_relaxed_u64(&a->index.keys[slot]);
     if (a->slots != NULL)
         a->slots[at] = slot;
     if (a->export_scores != NULL)

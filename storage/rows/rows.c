@@ -188,8 +188,8 @@ hotbed_status hotbed_storage_empty_table(
 }
 
 /* Count keys and pinned slots of `table`, or of the range of *args if `table` is NULL; also list
- * the keys, at most `capacity` of them, if `keys` is not NULL. With CACHE, scores are as of the last
- * flush. */
+ * the keys, at most `capacity` of them, if `keys` is not NULL. With CACHE, scores are those of the
+ * lower tier. */
 static hotbed_status list(
     const hotbed_storage *storage, const hotbed_table *table, const hotbed_rows_args *args,
     uint64_t capacity, uint64_t *keys, uint64_t *scores, uint64_t counts[2],
@@ -260,6 +260,17 @@ static hotbed_status export_static(
     return HOTBED_OK;
 }
 
+/* Replace the scores of n keys, in device memory, by their newest ones. Keys that have left keep theirs. */
+static hotbed_status get_scores(
+    const hotbed_storage *storage, const hotbed_rows_args *args, uint64_t n, const uint64_t *keys,
+    uint64_t *scores, hotbed_stream *stream) {
+    hotbed_rows_args get = *args;
+    get.n = n;
+    get.keys = keys;
+    get.rows.scores = scores;
+    return storage->kernels.rows->get(&get, stream);
+}
+
 /* Export the keys and scores that list() finds. Other streams may insert keys meanwhile. */
 static hotbed_status export_listed(
     hotbed_storage *storage, const hotbed_table *table, const hotbed_rows_args *args,
@@ -284,7 +295,9 @@ static hotbed_status export_listed(
         const bool all = status == HOTBED_OK && counts[0] <= room;
         if (all) {
             *n = counts[0];
-            if (keys != NULL)
+            if (scores != NULL && table != NULL && args->table.tiers == HOTBED_TIERS_CACHE)
+                status = get_scores(storage, args, counts[0], device, device + room, stream);
+            if (status == HOTBED_OK && keys != NULL)
                 status = hotbed_copy(keys, device, *n * sizeof(uint64_t), stream);
             if (status == HOTBED_OK && scores != NULL)
                 status = hotbed_copy(scores, device + room, *n * sizeof(uint64_t), stream);
@@ -306,7 +319,6 @@ hotbed_status hotbed_storage_export_keys(
         return export_static(args.table.capacity, capacity, keys, scores, n);
     if (storage->external != NULL)
         return hotbed_storage_export_external(storage, &args, capacity, keys, scores, n, stream);
-    HOTBED_TRY(hotbed_storage_flush_table(storage, table, false, stream));
     return export_listed(
         storage, &storage->tables[table], &args, capacity, keys, scores, n, stream);
 }

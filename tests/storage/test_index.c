@@ -314,6 +314,38 @@ static void scores_follow_the_rule(hotbed_backend backend) {
     }
 }
 
+/* Pins stop at 254 however they are added, and a call in between evicts and erases nothing. */
+static void more_than_254_pins_are_not_added(hotbed_backend backend) {
+    for (int evicts = 0; evicts < 2; evicts++)
+        for (int by_slots = 0; by_slots < 2; by_slots++) {
+            index_fixture b;
+            uint64_t keys = 0, pinned = 0;
+            index_fixture_open_one(
+                &b, backend, 16, evicts ? HOTBED_EVICT_LOWEST : HOTBED_EVICT_NEVER);
+            index_fixture_number_keys(&b, 0, 16);
+            CHECK_OK(index_fixture_insert(&b, HOTBED_SCORE_ASSIGN, false));
+            for (int i = 0; i < 300; i++)
+                if (by_slots)
+                    index_fixture_pin(&b, true);
+                else
+                    CHECK_OK(index_fixture_insert(&b, HOTBED_SCORE_ASSIGN, true));
+            CHECK_OK(index_fixture_insert(&b, HOTBED_SCORE_ASSIGN, false));
+            CHECK_EQ(index_fixture_outcomes(&b, HOTBED_INDEX_FOUND), 16);
+            CHECK_OK(hotbed_index_size(b.index, 0, &keys, &pinned, b.stream));
+            CHECK_EQ(keys, 16);
+            CHECK_EQ(pinned, 16);
+            for (int i = 0; i < 253; i++)
+                index_fixture_pin(&b, false);
+            index_fixture_erase(&b);
+            CHECK_EQ(index_fixture_outcomes(&b, (hotbed_index_outcome)0), 16);
+            index_fixture_pin(&b, false);
+            CHECK_OK(hotbed_index_size(b.index, 0, &keys, &pinned, b.stream));
+            CHECK_EQ(keys, 16);
+            CHECK_EQ(pinned, 0);
+            index_fixture_close(&b);
+        }
+}
+
 static void pins_keep_keys(hotbed_backend backend) {
     index_fixture b;
     uint64_t keys = 0, pinned = 0;
@@ -552,6 +584,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(a_table_holds_as_many_keys_as_its_capacity)},
     {TEST(scores_follow_the_rule)},
     {TEST(pins_keep_keys)},
+    {TEST(more_than_254_pins_are_not_added)},
     {TEST(a_call_does_not_evict_its_own_keys)},
     {TEST(an_export_stays_in_its_arrays)},
     {TEST(a_recorded_graph_serves_changing_keys)},

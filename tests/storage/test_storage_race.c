@@ -288,6 +288,59 @@ static void eval_runs_beside_prefetch_and_forward(hotbed_backend backend) {
     hotbed_stream_destroy(e.stream);
 }
 
+typedef struct exporter {
+    hotbed_storage *storage;
+    hotbed_stream *stream;
+    uint32_t over; /* atomic */
+} exporter;
+
+static void *export_keys(void *argument) {
+    enum { MOST = 400 };
+    exporter *e = argument;
+    uint64_t keys[MOST], scores[MOST], n;
+    while (hotbed_load_relaxed_u32(&e->over) == 0)
+        for (uint32_t t = 0; t < 2; t++)
+            CHECK_OK(hotbed_storage_export_keys(e->storage, t, MOST, keys, scores, &n, e->stream));
+    return NULL;
+}
+
+/* A thread lists keys on its own stream while another one prefetches, which moves rows between the tiers. Both change
+ * no row, and afterwards no slot is pinned. */
+static void lists_of_keys_beside_prefetches_change_nothing(hotbed_backend backend) {
+    setup s;
+    fixture r;
+    test_ticket l;
+    rng random = rng_start(33);
+    pthread_t thread;
+    two_tables(&s);
+    s.options.mode = HOTBED_MODE_CACHE;
+    s.tables[0].upper_capacity = s.tables[1].upper_capacity = 64;
+    fixture_open(&r, backend, &s.options);
+    test_ticket_open(&r, &l, MAX_KEYS, BATCH);
+    exporter e = {.storage = r.storage};
+    CHECK_OK(hotbed_stream_create(backend, 0, &e.stream));
+    const batch_shape how = {.batch_size = BATCH, .max_bag = 3, .key_space = 200};
+    for (int round = 0; round < (hotbed_test_is_small() ? 3 : 20); round++) {
+        for (int i = 0; i < 6; i++)
+            test_ticket_step(&l, &random, &how);
+        e.over = 0;
+        CHECK_EQ(pthread_create(&thread, NULL, export_keys, &e), 0);
+        for (int i = 0; i < 30; i++) {
+            test_ticket_fill(&l, &random, &how);
+            test_ticket_prefetch(&l);
+            test_ticket_cancel(&l);
+            CHECK_OK(hotbed_stream_sync(r.stream));
+        }
+        hotbed_add_relaxed_u32(&e.over, 1);
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+        fixture_check(&r);
+        CHECK_EQ(fixture_pinned(&r), 0);
+    }
+    test_ticket_close(&l);
+    fixture_close(&r);
+    hotbed_stream_destroy(e.stream);
+}
+
 /* --- eval beside training -------------------------------------------------------------------- */
 
 /* Each element of a row is the key plus ROUND for each step that trained it, so it shows to which key it belongs.
@@ -581,6 +634,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(two_threads_may_use_two_streams)},
     {TEST(threads_may_use_storages_of_their_own)},
     {TEST(eval_runs_beside_prefetch_and_forward)},
+    {TEST(lists_of_keys_beside_prefetches_change_nothing)},
     {TEST(concurrent_inserts_into_few_slots_place_every_key)},
     {TEST(rows_set_beside_evictions_stay_whole)},
     {TEST(evals_beside_training_read_rows_of_their_keys)},

@@ -37,6 +37,9 @@ static hotbed_status check_options(
     HOTBED_TRY(hotbed_check_finite("gradient_scale", o->gradient_scale));
     uint32_t features = s->num_features == 0 ? s->num_tables : s->num_features;
     HOTBED_TRY(check_sizes(features, o->max_batch_size, o->max_keys, o->capacity));
+    HOTBED_TRY(hotbed_check_choice("pooling", s->pooling, HOTBED_POOL_NONE, HOTBED_POOL_MEAN));
+    if (s->output_dtype != 0 && hotbed_dtype_bytes(s->output_dtype) == 0)
+        return hotbed_fail_unknown("output_dtype", s->output_dtype);
     if (o->large_overflows &&
         (o->overflow != HOTBED_OVERFLOW_REPORT || o->plan == HOTBED_PLAN_TWO_PHASE))
         return hotbed_fail(
@@ -73,6 +76,8 @@ static hotbed_status read_tables(hotbed_sharded *c, const hotbed_storage_options
         HOTBED_TRY(hotbed_error_table_number(hotbed_options_at(s->tables, t, "table", &table), t));
         HOTBED_TRY(HOTBED_OPTIONS_READ(&c->tables[t], hotbed_table_options, kind, table));
         c->tables[t].size = sizeof c->tables[t];
+        if (c->tables[t].dtype != 0 && hotbed_dtype_row_bytes(c->tables[t].dtype, 1) == 0)
+            return hotbed_error_table_number(hotbed_fail_unknown("dtype", c->tables[t].dtype), t);
         HOTBED_TRY(keep_optimizer(c, t));
         HOTBED_TRY(hotbed_name_check(c->tables[t].name, t));
     }

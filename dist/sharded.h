@@ -266,6 +266,7 @@ struct hotbed_member {
     uint32_t first_part;
     hotbed_memory memory;
     uint32_t *starts, *bad, *bases; /* device: of the kjt */
+    uint32_t features_most;
     uint64_t rows_most;
     hotbed_kjt kjt;
     bool training; /* the mode when the batch was started */

@@ -74,10 +74,10 @@ static hotbed_status check_kjt(const hotbed_member *m, const hotbed_kjt *kjt) {
                 kjt->batch_size, (unsigned long long)kjt->num_keys, o->max_batch_size,
                 (unsigned long long)o->max_keys),
             HOTBED_CAUSE_BATCH_TOO_LARGE);
-    if ((uint64_t)kjt->num_features * kjt->batch_size > m->rows_most)
-        return hotbed_fail_value(
-            HOTBED_ERR_ARGUMENT, "num_features", kjt->num_features,
-            "kjt: %u features are more than kjt_features", kjt->num_features);
+    if (kjt->num_features > m->features_most)
+        return hotbed_fail_limit(
+            HOTBED_ERR_ARGUMENT, "num_features", kjt->num_features, m->features_most,
+            "kjt: %u features; kjt_features allows %u", kjt->num_features, m->features_most);
     if (kjt->weights != NULL && !o->weighted && c->pooling != HOTBED_POOL_NONE)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT, "kjt: it has weights, but the collection is not weighted");

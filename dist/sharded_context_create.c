@@ -53,6 +53,7 @@ static hotbed_status make_member(
     m->sharded = sharded;
     sharded->num_contexts++;
     m->first_part = context->num_parts;
+    m->features_most = features;
     m->rows_most = (uint64_t)features * o->max_batch_size;
     for (uint32_t g = 0; g < sharded->num_groups; g++) {
         hotbed_part *part = &context->parts[context->num_parts++];

@@ -300,6 +300,19 @@ static void refused_options(sharded_fixture *r) {
     refuse(r, &o, "table shop: a static table");
     routes[2] = HOTBED_ROUTE_CONTINUOUS;
     refused_groups(r, routes);
+    hotbed_storage_options storage = r->storage_options;
+    o = r->options;
+    o.storage = &storage;
+    storage.pooling = (hotbed_pooling)9;
+    refuse(r, &o, "unknown pooling 9");
+    storage = r->storage_options;
+    storage.output_dtype = HOTBED_INT8;
+    refuse(r, &o, "unknown output_dtype 4");
+    storage.output_dtype = (hotbed_dtype)77;
+    refuse(r, &o, "unknown output_dtype 77");
+    r->tables[1].dtype = (hotbed_dtype)77;
+    refuse(r, &r->options, "unknown dtype 77");
+    r->tables[1].dtype = 0;
     r->tables[1].dim++;
     refuse(r, &r->options, "table item: dim");
     r->tables[1].dim--;
@@ -329,6 +342,12 @@ static void refused_batches(sharded_fixture *r) {
     kjt.num_keys = 0;
     CHECK_STATUS(hotbed_sharded_input_dist(r->context, &kjt, s), HOTBED_ERR_ARGUMENT);
     CHECK(strstr(hotbed_last_error(), "feature bought is missing") != NULL);
+    kjt = r->kjt; /* fewer rows than FIXTURE_FEATURES + 1 features of FIXTURE_BATCH samples */
+    kjt.num_features = FIXTURE_FEATURES + 2;
+    kjt.features = NULL;
+    kjt.batch_size = 1;
+    CHECK_STATUS(hotbed_sharded_input_dist(r->context, &kjt, s), HOTBED_ERR_ARGUMENT);
+    CHECK_STRING(hotbed_last_error(), "kjt: 7 features; kjt_features allows 6");
     kjt = r->kjt;
     kjt.batch_size = FIXTURE_BATCH + 1;
     CHECK_STATUS(hotbed_sharded_input_dist(r->context, &kjt, s), HOTBED_ERR_ARGUMENT);

@@ -81,7 +81,7 @@ static hotbed_status add_counts(
 }
 
 static hotbed_status check_exchange(
-    const char *function, const hotbed_comm *comm, const hotbed_exchange *x) {
+    const char *function, const hotbed_comm *comm, const hotbed_exchange *x, bool own_stays) {
     HOTBED_TRY(hotbed_check_pointer_of(function, "send_bytes", x->send_bytes));
     HOTBED_TRY(hotbed_check_pointer_of(function, "recv_bytes", x->recv_bytes));
     uint64_t sent, received;
@@ -89,6 +89,12 @@ static hotbed_status check_exchange(
     HOTBED_TRY(add_counts(function, x->recv_bytes, comm->size, &received));
     HOTBED_TRY(check_data(function, x->send, sent));
     HOTBED_TRY(check_data(function, x->recv, received));
+    if (!own_stays && x->send_bytes[comm->rank] != x->recv_bytes[comm->rank])
+        return hotbed_fail_rank_limit(
+            HOTBED_ERR_ARGUMENT, comm->rank, NULL, x->send_bytes[comm->rank],
+            x->recv_bytes[comm->rank],
+            "%s: rank %u sends itself %" PRIu64 " bytes and receives %" PRIu64, function,
+            comm->rank, x->send_bytes[comm->rank], x->recv_bytes[comm->rank]);
     if (x->bound > 0 && sent > x->bound)
         return hotbed_fail_rank_limit(
             HOTBED_ERR_ARGUMENT, comm->rank, NULL, sent, x->bound,
@@ -110,7 +116,7 @@ static hotbed_status enqueue_exchanges(
     uint64_t bound = 0;
     for (uint32_t i = 0; i < n; i++) {
         const hotbed_exchange *x = &exchanges[i];
-        HOTBED_TRY(check_exchange(function, comm, x));
+        HOTBED_TRY(check_exchange(function, comm, x, own_stays));
         bound += x->bound;
         batch.parts[i] = (hotbed_comm_part){
             .kind = HOTBED_PART_COUNTS,

@@ -623,6 +623,12 @@ static void arguments_body(world_rank *me) {
     e = (hotbed_exchange){
         .send = &x, .send_bytes = counts, .recv = &x, .recv_bytes = counts, .bound = 3};
     CHECK_STATUS(hotbed_comm_exchange(comm, 1, &e, s), bad);
+    uint64_t own[64] = {0}, more[64] = {0};
+    own[me->rank] = 4;
+    more[me->rank] = 8;
+    e = (hotbed_exchange){.send = &x, .send_bytes = own, .recv = big, .recv_bytes = more};
+    CHECK_STATUS(hotbed_comm_exchange(comm, 1, &e, s), bad);
+    CHECK(strstr(hotbed_last_error(), "sends itself 4 bytes and receives 8") != NULL);
     CHECK_STATUS(hotbed_comm_exchange(comm, 0, &e, s), bad);
     CHECK_STATUS(hotbed_comm_exchange(comm, HOTBED_EXCHANGES_MAX + 1, &e, s), bad);
     CHECK_STATUS(hotbed_comm_broadcast(comm, 0, 1, NULL, s), bad);

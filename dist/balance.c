@@ -225,6 +225,9 @@ static hotbed_status check_kjt(const hotbed_balance *b, const hotbed_kjt *kjt) {
             HOTBED_ERR_ARGUMENT, "num_keys", kjt->num_keys, o->max_keys,
             "kjt: %llu keys; the balance takes up to %llu", (unsigned long long)kjt->num_keys,
             (unsigned long long)o->max_keys);
+    if (kjt->weights != NULL && !o->weighted)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT, "kjt: it has weights, but the balance is not weighted");
     return HOTBED_OK;
 }
 

@@ -71,9 +71,9 @@ HOTBED_API void hotbed_balance_destroy(hotbed_balance *balance);
  *   workloads  in  [batch_size of kjt] device, the sum over all ranks below 2^64; NULL: the number
  *                  of keys of each sample
  *
- * Errors: ARGUMENT (as hotbed_kjt_check(); more features, samples or keys than the options allow; a
- * stream of another backend or device), COMM, MEMORY (recording), DEVICE. Faults: RANGE (invalid
- * lengths or offsets: the batch then counts as empty). */
+ * Errors: ARGUMENT (as hotbed_kjt_check(); another number of features, more samples or keys than the
+ * options allow; weights without `weighted`; a stream of another backend or device), COMM, MEMORY
+ * (recording), DEVICE. Faults: RANGE (invalid lengths or offsets: the batch then counts as empty). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_balance_start(
     hotbed_balance *balance, const hotbed_kjt *kjt, const uint64_t *workloads,
     hotbed_stream *stream);

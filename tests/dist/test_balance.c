@@ -357,6 +357,10 @@ static void refusals_body(world_rank *me) {
     CHECK_STATUS(hotbed_balance_start(balance, &kjt, NULL, me->stream), HOTBED_ERR_ARGUMENT);
     kjt.num_features = 2;
     kjt.batch_size = 3;
+    kjt.weights = rows.device.data;
+    CHECK_STATUS(hotbed_balance_start(balance, &kjt, NULL, me->stream), HOTBED_ERR_ARGUMENT);
+    CHECK(strstr(hotbed_last_error(), "it has weights, but the balance is not weighted") != NULL);
+    kjt.weights = NULL;
     CHECK_OK(hotbed_balance_start(balance, &kjt, NULL, me->stream));
     CHECK_OK(hotbed_balance_finish(balance, &got, me->stream));
     CHECK_STATUS(

@@ -100,7 +100,8 @@ typedef struct hotbed_change_filter {
      * the key came to the table, if the consumer does not have it */
     uint64_t min_occurrences;
     uint64_t most_rows; /* at most so many rows, those with the highest scores */
-    /* Euclidean norm of the change from the row that the consumer has, or that it uses for a missing key */
+    /* Euclidean norm of the change from the row that the consumer has, or that it uses for a missing key.
+     * A norm that is NaN, because one of the rows has a NaN, passes */
     float min_change;
     uint32_t unused; /* 0 */
 } hotbed_change_filter;

@@ -95,6 +95,6 @@ hotbed_status hotbed_change_filter_select(
     for (uint64_t i = 0; i < n; i++)
         passes[i] = (filter->min_score == 0 || scores[i] >= filter->min_score) &&
                     (filter->min_occurrences == 0 || occurrences[i] >= filter->min_occurrences) &&
-                    (!(filter->min_change > 0) || changes[i] >= (double)filter->min_change);
+                    (!(filter->min_change > 0) || !(changes[i] < (double)filter->min_change));
     return filter->most_rows == 0 ? HOTBED_OK : limit_rows(filter->most_rows, n, scores, passes);
 }

@@ -915,6 +915,11 @@ static void a_filter_chooses_rows(hotbed_backend backend) {
             got |= (unsigned)passes[i] << i;
         CHECK_EQ(got, cases[c].want);
     }
+    /* A norm is NaN if one of the rows has a NaN: the consumer gets the row that replaces it. */
+    const double repaired[] = {NAN, 0.5, INFINITY};
+    const hotbed_change_filter large = {.min_change = 1};
+    CHECK_OK(hotbed_change_filter_select(&large, 3, NULL, NULL, repaired, passes));
+    CHECK(passes[0] && !passes[1] && passes[2]);
     const char *const names[] = {"scores", "occurrences", "scores", "changes"};
     const hotbed_change_filter lack[] = {
         {.min_score = 1}, {.min_occurrences = 1}, {.most_rows = 1}, {.min_change = 1}};

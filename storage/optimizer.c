@@ -52,10 +52,14 @@ static hotbed_status check_row_bytes(const hotbed_row_update *u, hotbed_optimize
             "row_bytes is 0, but %s rows of %u elements have %llu bytes, no multiple of 4; set "
             "row_bytes to the distance between rows, a multiple of 4",
             hotbed_dtype_name(u->dtype), u->dim, (unsigned long long)least);
+    for (uint32_t s = 0; s < states; s++) {
+        const uint64_t bytes = hotbed_state_bytes(kind, s, u->state_dtype, u->dim);
+        least = bytes > least ? bytes : least;
+    }
     if (u->row_bytes != 0 && (u->row_bytes < least || u->row_bytes % unit != 0))
         return hotbed_fail_value(
             HOTBED_ERR_ARGUMENT, "row_bytes", u->row_bytes,
-            "row_bytes %llu is less than a row's weights (%llu bytes) or no multiple of %llu",
+            "row_bytes %llu is less than a row's longest part (%llu bytes) or no multiple of %llu",
             (unsigned long long)u->row_bytes, (unsigned long long)least, (unsigned long long)unit);
     return HOTBED_OK;
 }

@@ -370,6 +370,13 @@ static void bad_calls_are_refused(hotbed_backend backend) {
     u = good;
     u.row_bytes = 35; /* smaller than the weights */
     CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    u.dtype = HOTBED_BF16;
+    u.row_bytes = 20; /* smaller than the states */
+    CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
+    CHECK(
+        strstr(hotbed_last_error(), "row_bytes 20 is less than a row's longest part (36 bytes)") !=
+        NULL);
+    u = good;
     u.row_bytes = 78; /* states would not be aligned */
     CHECK_STATUS(hotbed_optimizer_update_rows(&o, b.clock, &u, s), bad);
     u = good;

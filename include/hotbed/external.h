@@ -108,7 +108,7 @@ typedef struct hotbed_external_call {
  * as in the options that open() receives. */
 typedef struct hotbed_external_calls {
     uint32_t size;    /* sizeof(hotbed_external_calls) */
-    const char *name; /* for messages: "rocksdb" */
+    const char *name; /* for messages: "rocksdb"; its first 63 bytes are copied */
 
     /* Prepare the tables. A table that the store already has must have the same row_bytes, else the
      * result is ARGUMENT. Called once, before all other functions. */

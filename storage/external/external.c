@@ -32,6 +32,7 @@ typedef struct pending {
 
 struct hotbed_external {
     hotbed_external_calls calls;
+    char name[64]; /* of the plug-in */
     void *self;
     uint32_t num_tables;
     own_table *tables;
@@ -156,6 +157,8 @@ static hotbed_status read_calls(hotbed_external *external, const hotbed_external
     if (missing != NULL)
         return hotbed_fail_parameter(
             HOTBED_ERR_ARGUMENT, missing, "hotbed_external_calls: %s is NULL", missing);
+    (void)snprintf(external->name, sizeof external->name, "%s", c->name);
+    external->calls.name = external->name;
     return HOTBED_OK;
 }
 

@@ -28,6 +28,27 @@ static void an_open_that_fails_leaves_nothing(hotbed_backend backend) {
     bad_store_end(&bad);
 }
 
+/* The caller may change or free the struct of calls and its name once the store exists. */
+static void the_name_of_the_plug_in_is_copied(hotbed_backend backend) {
+    hotbed_external_options o = store_fixture_options();
+    hotbed_external_calls calls = bad_store_calls;
+    hotbed_external *x = NULL;
+    char name[] = "mine";
+    uint64_t key = 1;
+    uint8_t found;
+    bad_store bad;
+    bad_store_start(&bad);
+    calls.name = name;
+    CHECK_OK(hotbed_external_create(&o, &calls, &bad, &x));
+    memset(name, 'x', sizeof name - 1);
+    memset(&calls, 0, sizeof calls);
+    bad_store_next(&bad, BAD_FAIL, 1);
+    CHECK_STATUS(hotbed_external_find(x, 0, 1, &key, &found, NULL, NULL), HOTBED_ERR_IO);
+    CHECK(store_error_has("store mine: find"));
+    hotbed_external_destroy(x);
+    bad_store_end(&bad);
+}
+
 /* Make a fixed sequence of calls; repeat a call that fails.  Returns the number of failures. */
 static uint64_t run_script(store_fixture *b) {
     uint64_t failures = 0, size = 0;
@@ -352,6 +373,7 @@ static void failing_allocations_are_errors(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {TEST(an_open_that_fails_leaves_nothing)},
+    {TEST(the_name_of_the_plug_in_is_copied)},
     {TEST(a_store_may_fail_at_any_call)},
     {TEST(an_export_can_go_on_after_a_failure)},
     {TEST(a_torn_batch_breaks_the_store)},

@@ -106,17 +106,21 @@ static hotbed_status fail_at(const char *what, const place *p, const char *in, c
     return hotbed_io_fail(what, path, -error);
 }
 
+/* Whether a call failed because another gc has removed the entry or file meanwhile, or has renamed it. */
+static bool is_gone(int result) {
+    return result != 0 && errno == ENOENT;
+}
+
 static bool is_dots(const char *name) {
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-/* Open a directory in directory `in`, for its names. Errors: IO, MEMORY. */
-static hotbed_status open_list(
-    const place *p, int in, const char *parent, const char *name, DIR **out) {
-    int handle = openat(in, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+/* Open an entry that is a directory, for its names. *out is NULL if it is gone. Errors: IO, MEMORY. */
+static hotbed_status open_list(const place *p, const char *name, DIR **out) {
+    int handle = openat(p->handle, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     *out = NULL;
     if (handle < 0)
-        return fail_at("cannot open", p, parent, name);
+        return is_gone(handle) ? HOTBED_OK : fail_at("cannot open", p, NULL, name);
     *out = fdopendir(handle);
     if (*out != NULL)
         return HOTBED_OK;
@@ -131,7 +135,10 @@ static hotbed_status check_files(const place *p, DIR *files, const char *name) {
     for (struct dirent *item; (item = readdir(files)) != NULL;) {
         if (is_dots(item->d_name))
             continue;
-        if (fstatat(dirfd(files), item->d_name, &stat, AT_SYMLINK_NOFOLLOW) != 0)
+        const int found = fstatat(dirfd(files), item->d_name, &stat, AT_SYMLINK_NOFOLLOW);
+        if (is_gone(found))
+            continue;
+        if (found != 0)
             return fail_at("cannot look at", p, name, item->d_name);
         if (S_ISDIR(stat.st_mode))
             return hotbed_fail(
@@ -144,7 +151,8 @@ static hotbed_status check_files(const place *p, DIR *files, const char *name) {
     return HOTBED_OK;
 }
 
-/* Rename to ".tmp-gone-<name>", or to a numbered form if an earlier removal left that name. */
+/* Rename to ".tmp-gone-<name>", or to a numbered form if an earlier removal left that name. `gone` is empty if the
+ * entry is gone. */
 static hotbed_status take_name(const place *p, const char *name, char gone[TOOL_NAME_BYTES]) {
     enum { TRIES = 10000 };
     for (int i = 0; i < TRIES; i++) {
@@ -153,7 +161,10 @@ static hotbed_status take_name(const place *p, const char *name, char gone[TOOL_
             gone, TOOL_NAME_BYTES, i == 0 ? ".tmp-gone-%.200s" : ".tmp-gone-%.200s.%d", name, i);
         if (fstatat(p->handle, gone, &stat, AT_SYMLINK_NOFOLLOW) == 0)
             continue;
-        if (renameat(p->handle, name, p->handle, gone) == 0)
+        const int renamed = renameat(p->handle, name, p->handle, gone);
+        if (is_gone(renamed))
+            gone[0] = '\0';
+        if (renamed == 0 || is_gone(renamed))
             return HOTBED_OK;
         if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR)
             return fail_at("cannot rename", p, NULL, name);
@@ -168,7 +179,8 @@ static hotbed_status remove_files(const place *p, const char *name, DIR *files, 
     for (struct dirent *item; (item = readdir(files)) != NULL;) {
         if (is_dots(item->d_name))
             continue;
-        if (unlinkat(dirfd(files), item->d_name, 0) != 0)
+        const int unlinked = unlinkat(dirfd(files), item->d_name, 0);
+        if (unlinked != 0 && !is_gone(unlinked))
             return fail_at("cannot remove", p, name, item->d_name);
         ++*removed;
     }
@@ -182,7 +194,8 @@ static hotbed_status remove_named(const place *p, const char *name, const char *
     if (strcmp(name, gone) != 0 && fsync(p->handle) != 0)
         status = hotbed_io_fail("cannot sync", p->path, -errno);
     HOTBED_THEN(status, remove_files(p, gone, files, &removed));
-    if (status == HOTBED_OK && unlinkat(p->handle, gone, AT_REMOVEDIR) != 0)
+    const int unlinked = status == HOTBED_OK ? unlinkat(p->handle, gone, AT_REMOVEDIR) : 0;
+    if (unlinked != 0 && !is_gone(unlinked))
         status = fail_at("cannot remove", p, NULL, gone);
     if (status == HOTBED_OK || strcmp(name, gone) == 0)
         return status;
@@ -204,34 +217,44 @@ static hotbed_status check_same(
 }
 
 /* Remove a checkpoint. It is renamed first, so an interrupted removal leaves nothing that looks
- * like a checkpoint. With `dry`, only check that it can be removed. */
-static hotbed_status remove_open(const place *p, const tool_entry *e, DIR *files, bool dry) {
+ * like a checkpoint. With `dry`, only check that it can be removed. *removed is false if it is gone. */
+static hotbed_status remove_open(
+    const place *p, const tool_entry *e, DIR *files, bool dry, bool *removed) {
     char gone[TOOL_NAME_BYTES];
     struct stat stat;
     HOTBED_TRY(check_same(p, e, fstat(dirfd(files), &stat), &stat));
     HOTBED_TRY(check_files(p, files, e->name));
-    if (dry)
-        return HOTBED_OK;
     snprintf(gone, sizeof gone, "%s", e->name);
-    if (e->state != TOOL_UNFINISHED)
+    if (!dry && e->state != TOOL_UNFINISHED)
         HOTBED_TRY(take_name(p, e->name, gone));
-    return remove_named(p, e->name, gone, files);
+    *removed = gone[0] != '\0';
+    return *removed && !dry ? remove_named(p, e->name, gone, files) : HOTBED_OK;
 }
 
 /* Remove an unfinished export that is a plain file. */
-static hotbed_status remove_file(const place *p, const tool_entry *e, bool dry) {
+static hotbed_status remove_file(const place *p, const tool_entry *e, bool dry, bool *removed) {
     struct stat stat;
-    HOTBED_TRY(check_same(p, e, fstatat(p->handle, e->name, &stat, AT_SYMLINK_NOFOLLOW), &stat));
-    return dry || unlinkat(p->handle, e->name, 0) == 0 ? HOTBED_OK
-                                                       : fail_at("cannot remove", p, NULL, e->name);
+    int result = fstatat(p->handle, e->name, &stat, AT_SYMLINK_NOFOLLOW);
+    if (is_gone(result))
+        return HOTBED_OK;
+    HOTBED_TRY(check_same(p, e, result, &stat));
+    result = dry ? 0 : unlinkat(p->handle, e->name, 0);
+    if (is_gone(result))
+        return HOTBED_OK;
+    *removed = result == 0;
+    return *removed ? HOTBED_OK : fail_at("cannot remove", p, NULL, e->name);
 }
 
-static hotbed_status remove_entry(const place *p, const tool_entry *e, bool dry) {
+/* Remove an entry. *removed is false if it is gone, because another gc runs. */
+static hotbed_status remove_entry(const place *p, const tool_entry *e, bool dry, bool *removed) {
+    *removed = false;
     if (e->file)
-        return remove_file(p, e, dry);
+        return remove_file(p, e, dry, removed);
     DIR *files = NULL;
-    HOTBED_TRY(open_list(p, p->handle, NULL, e->name, &files));
-    hotbed_status status = remove_open(p, e, files, dry);
+    HOTBED_TRY(open_list(p, e->name, &files));
+    if (files == NULL)
+        return HOTBED_OK;
+    hotbed_status status = remove_open(p, e, files, dry, removed);
     closedir(files);
     return status;
 }
@@ -301,13 +324,15 @@ static hotbed_status remove_all(
         const tool_entry *e = order[i];
         if (e->root != TOOL_NONE && e->root == failed)
             continue; /* an increment that follows it still exists */
-        hotbed_status status = remove_entry(p, e, o->dry_run);
+        bool gone = false;
+        hotbed_status status = remove_entry(p, e, o->dry_run, &gone);
         if (status != HOTBED_OK) {
             tool_fail(status);
             failed = e->root;
             result = status;
-            continue;
         }
+        if (status != HOTBED_OK || !gone)
+            continue;
         if (o->json) {
             printf("%s", removed == 0 ? "" : ", ");
             tool_json_text(e->name);
@@ -397,7 +422,7 @@ static int gc(const tool_options *o, tool_entry *entries, size_t n) {
         printf("[");
     status = remove_all(o, &p, order, num_gone);
     if (o->json)
-        printf("]\n");
+        printf(status == HOTBED_OK ? "]\n" : "\n"); /* after a failure the array has no end */
     else if (o->keep > 0)
         print_newest(entries, n);
     close(p.handle);

@@ -1603,6 +1603,9 @@ def check_gc(root):
         done = tool_run("gc", place, "--keep", "1", *words)
         check(done.returncode == 2, f"a directory in a checkpoint: {done}")
         check(f"{place}/step-3 contains a directory, logs, and is not removed: move that" in done.stderr, done.stderr)
+    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="step-5:5")
+    done = tool_run("gc", place, "--keep", "1", "--json")
+    check(done.returncode == 2 and done.stdout == '["step-4"\n', f"no whole JSON value after a failure: {done}")
     shutil.rmtree(moved)
     shutil.rmtree(place)
 
@@ -1645,6 +1648,37 @@ def check_list_beside_gc(root):
         found = sorted(e["name"] for e in listed if e["state"] == "whole")
         check(found == left and not os.path.exists(os.path.join(place, victim)), f"list beside gc: {listed}")
         shutil.rmtree(place)
+
+
+def check_two_gcs(root):
+    """A gc succeeds although another one runs from begin to end before any of its calls, and removes the same."""
+    if GC_BESIDE is None:
+        return
+    pool, place, said = (os.path.join(root, name) for name in ("pool", "two", "said"))
+    os.mkdir(pool)
+    sample(pool, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="step-0:0 step-1:1:step-0 step-2:2")
+    os.mkdir(os.path.join(pool, ".tmp-00"))
+    for name in (".tmp-00/shard-00000-of-00001.h5", ".tmp-0123456789abcdef0123456789abcdef"):
+        open(os.path.join(pool, name), "w").close()
+    expected = sorted(set(os.listdir(pool)) - {"step-2"})
+    words = ["gc", place, "--keep", "1", "--unfinished", "--json"]
+    environment = dict(os.environ, LD_PRELOAD=GC_BESIDE, GC_COMMAND=f"{TOOL} {' '.join(words)} > {said}")
+    for call in range(1, 1000):
+        shutil.copytree(pool, place, copy_function=os.link)
+        done = tool_run(*words, env=dict(environment, GC_CALL=str(call)))
+        check(done.returncode == 0 and done.stderr == "", f"a gc beside another, at call {call}: {done}")
+        check(os.listdir(place) == ["step-2"], f"two gc left {os.listdir(place)}, at call {call}")
+        removed = json.loads(done.stdout)
+        shutil.rmtree(place)
+        if not os.path.exists(said):
+            check(removed == ["step-1", "step-0", *expected[:2]], f"gc alone: {removed}")
+            break
+        with open(said) as file:
+            removed += json.load(file)
+        os.remove(said)
+        check(set(expected) <= set(removed), f"two gc removed {removed}, at call {call}")
+    check(call > 40, f"a gc has only {call} calls")
+    shutil.rmtree(pool)
 
 
 def check_renamed(root):
@@ -1740,6 +1774,7 @@ def main():
         check_gc(root)
         check_unfinished_alone(root)
         check_list_beside_gc(root)
+        check_two_gcs(root)
         check_renamed(root)
         check_names(root)
         print("ok   hotbed-ckpt")

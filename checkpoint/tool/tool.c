@@ -93,7 +93,7 @@ int tool_fail(hotbed_status status) {
 
 int tool_usage(const char *text, const char *value) {
     (void)fflush(stdout);
-    fprintf(stderr, "hotbed-ckpt: %s%s (see --help)\n", text, value);
+    fprintf(stderr, "hotbed-ckpt: %s%s (see --help)\n", text, tool_show(value).text);
     return TOOL_TROUBLE;
 }
 

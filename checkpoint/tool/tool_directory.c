@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/stream.h"
+#include "base/text.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -270,6 +271,7 @@ static void blame_parent(tool_entry *e, const tool_entry *parent) {
         snprintf(
             e->text, sizeof e->text, "it follows %s, which is %s", parent->name,
             tool_state_name(parent->state));
+    hotbed_escape(e->text, sizeof e->text);
 }
 
 /* Set the reason why an increment cannot be used, for increments that were not reached, or only

@@ -295,7 +295,7 @@ static int report(
         printf(", \"status\": \"%s\", \"error\": ", hotbed_status_name(status));
         tool_json_text(good ? "" : hotbed_last_error());
     } else {
-        printf("%s: %s", path, good ? "good" : hotbed_last_error());
+        printf("%s: %s", tool_show(path).text, good ? "good" : hotbed_last_error());
     }
     if (reader != NULL)
         print_cut(reader, o->json);

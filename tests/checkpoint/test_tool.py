@@ -1742,6 +1742,22 @@ def check_names(root):
     check(len(lines) == len(names) + 1 and any(b"\\x1b[2J\\x0d" in line for line in lines), f"a terminal's: {lines}")
     check(not any(c < 0x20 for line in lines for c in line), f"control characters: {lines}")
     shutil.rmtree(place)
+    # The name of a damaged parent, in the error of its increment, and a path.
+    os.mkdir(place)
+    sample(place, HOTBED_SAMPLE_RANKS="1", HOTBED_SAMPLE_SAVES="step-0:0 step-1:1:step-0 step-2:2")
+    parent = os.path.join(place, "up\n\x1b[31m")
+    os.rename(os.path.join(place, "step-0"), parent)
+    os.remove(os.path.join(parent, "index.h5"))
+    text = "it follows up\\x0a\\x1b[31m, which is damaged"
+    check(tool("list", place, status=1).splitlines()[1].endswith("orphaned: " + text), "a parent in list")
+    check(text in [e.get("error") for e in tool_json("list", place, status=1)], "a parent in list --json")
+    for words in (["gc", place, "--keep", "1"], ["verify", parent], ["list", parent], ["lst\n\x1b"], ["lst", "\n"]):
+        done = tool_run(*words)
+        said = (done.stdout + done.stderr).splitlines()
+        check(done.returncode != 0 and not any(c < " " for line in said for c in line), f"control characters: {done}")
+    check(any(text in line for line in tool_run("gc", place, "--keep", "1").stderr.splitlines()), "a parent in gc")
+    check(tool("verify", parent, status=1).count("\n") == 1, "a path in verify")
+    shutil.rmtree(place)
 
 
 def main():

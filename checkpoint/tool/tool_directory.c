@@ -41,19 +41,20 @@ static bool is_checkpoint_file(const char *name) {
            (strncmp(name, "shard-", 6) == 0 && end != NULL && strcmp(end, ".h5") == 0);
 }
 
-/* Whether a directory without MANIFEST has a shard or an index. Errors: IO. */
-static hotbed_status has_files(const hotbed_io_file *directory, bool *out) {
+/* Find a file of a checkpoint in a directory. `name` is empty if there is none. Errors: IO. */
+static hotbed_status find_file(const hotbed_io_file *directory, char name[TOOL_NAME_BYTES]) {
     int handle = openat(directory->handle, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *list = handle < 0 ? NULL : fdopendir(handle);
-    *out = false;
+    name[0] = '\0';
     if (list == NULL) {
         int error = errno;
         if (handle >= 0)
             close(handle);
         return hotbed_io_fail("cannot read", directory->name, -error);
     }
-    for (struct dirent *item; !*out && (item = readdir(list)) != NULL;)
-        *out = is_checkpoint_file(item->d_name);
+    for (struct dirent *item; name[0] == '\0' && (item = readdir(list)) != NULL;)
+        if (is_checkpoint_file(item->d_name))
+            snprintf(name, TOOL_NAME_BYTES, "%s", item->d_name);
     closedir(list);
     return HOTBED_OK;
 }
@@ -81,14 +82,14 @@ static tool_state state_of(hotbed_status status) {
 
 /* Describe a directory without MANIFEST. It is no checkpoint unless it has other files of one. */
 static void describe_rest(const hotbed_io_file *directory, tool_entry *e) {
-    bool files = false;
+    char file[TOOL_NAME_BYTES];
     e->state = TOOL_OTHER;
-    if (has_files(directory, &files) != HOTBED_OK) {
+    if (find_file(directory, file) != HOTBED_OK) {
         set_error(e, TOOL_UNREADABLE);
-    } else if (files) {
+    } else if (file[0] != '\0') {
         hotbed_fail_path(
-            HOTBED_ERR_CORRUPT, directory->name, "%s/%s is missing", directory->name,
-            HOTBED_MANIFEST_NAME);
+            HOTBED_ERR_CORRUPT, directory->name, "%s/%s is missing, but %s is there",
+            directory->name, HOTBED_MANIFEST_NAME, file);
         set_error(e, TOOL_DAMAGED);
     }
 }
@@ -450,12 +451,18 @@ hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *
     *out = NULL;
     *n = 0;
     describe(NULL, path, &itself);
-    if (itself.described || itself.state == TOOL_DAMAGED)
+    if (itself.described)
         return hotbed_fail(
             HOTBED_ERR_ARGUMENT,
             "%s is a checkpoint, not a directory of checkpoints: give the directory that contains "
             "it",
             path);
+    if (itself.state == TOOL_DAMAGED)
+        return hotbed_fail(
+            HOTBED_ERR_ARGUMENT,
+            "%s seems to be a damaged checkpoint, not a directory of checkpoints: %s: give the "
+            "directory that contains it, or remove the file if it does not belong there",
+            path, itself.text);
     return tool_read_directory(path, out, n);
 }
 

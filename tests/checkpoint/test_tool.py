@@ -163,7 +163,14 @@ def check_mistakes(root):
         check(len(lines) == 1 and expected in lines[0], f"{words}: {lines}")
     check(tool("gc", place, "--keep=1") == "", "gc mentions what is no checkpoint")
     os.remove(os.path.join(path, "MANIFEST"))
-    check("is a checkpoint, not" in tool_run("list", path).stderr, "list of a damaged checkpoint")
+    for words in (["list", path], ["gc", path, "--keep", "1"]):  # or a file that does not belong there
+        done = tool_run(*words)
+        check(
+            done.returncode == 2
+            and path + " seems to be a damaged checkpoint, not a directory of" in done.stderr
+            and any(f"{path}/MANIFEST is missing, but {name} is there: " in done.stderr for name in os.listdir(path)),
+            f"{words} of a damaged checkpoint: {done}",
+        )
     shutil.rmtree(place)
     shutil.rmtree(path)
     os.mkdir(place)

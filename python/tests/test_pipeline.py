@@ -1,6 +1,9 @@
 """The train pipeline gives the bytes of the plain loop, on one rank and on several."""
 
+import collections
 import dataclasses
+import types
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from conftest import batch
 
 import hotbed
 import hotbed.torch as ht
+from hotbed.torch import _pipeline
 
 ROWS, DIM, SAMPLES, STEPS = 60, 8, 6, 7
 
@@ -263,6 +267,168 @@ def test_an_error_of_the_loader_leaves_no_batch_ahead():
         list(pipeline(broken()))
     assert model.items.storages[0].ahead == {}
     assert len(list(pipeline(batches(steps=2)))) == 2
+
+
+# --- batches of any type --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Scaled:
+    """A batch whose constructor changes it."""
+
+    features: Any
+    labels: torch.Tensor
+    step: dataclasses.InitVar[int] = 3
+    made: int = dataclasses.field(init=False)
+
+    def __post_init__(self, step):
+        self.labels, self.made = self.labels / 10, step
+
+
+class ByAttribute(dict):
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Setter(collections.OrderedDict):
+    def __setitem__(self, name, value):
+        super().__setitem__(name, value + 1 if name == "labels" else value)
+
+
+class Pair(collections.namedtuple("Pair", ["features", "labels"])):
+    def __new__(cls, features, labels):
+        return super().__new__(cls, features, labels + 1)
+
+
+class Items(list):
+    pass
+
+
+@dataclasses.dataclass
+class Slots:
+    __slots__ = ("features", "labels")
+    features: Any
+    labels: torch.Tensor
+
+
+class Kept(Mapping):
+    """A mapping without items of its own to set, nor copies."""
+
+    def __init__(self, **items):
+        self._items = items
+
+    def __getitem__(self, name):
+        return self._items[name]
+
+    def __iter__(self):
+        return iter(self._items)
+
+    def __len__(self):
+        return len(self._items)
+
+    def __copy__(self):
+        return self
+
+
+class One(torch.nn.Module):
+    """A bag, and what was seen of each batch."""
+
+    def __init__(self, see):
+        super().__init__()
+        table = ht.EmbeddingBagConfig(ROWS, DIM, "t", feature_names=["f"])
+        self.bags, self.see, self.seen = ht.EmbeddingBagCollection([table], optimizer=ht.SGD(lr=0.1)), see, []
+
+    def forward(self, given):
+        features, *seen = self.see(given)
+        self.seen.append((type(given), *seen))
+        return self.bags(features).values().sum()
+
+
+def scaled():
+    made = Scaled(batch(["f"], SAMPLES, ROWS), torch.tensor(100.0), 7)
+    made.more = 5
+    return made
+
+
+def setter():
+    return Setter(features=batch(["f"], SAMPLES, ROWS), labels=torch.tensor(9.0))
+
+
+def attributes(kind):
+    made = kind([batch(["f"], SAMPLES, ROWS), torch.tensor(10.0)])
+    made.more = 5
+    return made
+
+
+@pytest.mark.parametrize(
+    ("make", "see", "expected"),
+    [
+        (scaled, lambda b: (b.features, float(b.labels), b.made, b.more), (Scaled, 10, 7, 5)),
+        (
+            lambda: ByAttribute(features=batch(["f"], SAMPLES, ROWS), labels=torch.tensor(10.0)),
+            lambda b: (b.features, float(b.labels)),
+            (ByAttribute, 10),
+        ),
+        (setter, lambda b: (b["features"], list(b), float(b["labels"])), (Setter, ["features", "labels"], 10)),
+        (
+            lambda: Pair(batch(["f"], SAMPLES, ROWS), torch.tensor(9.0)),
+            lambda b: (b.features, float(b.labels)),
+            (Pair, 10),
+        ),
+        (lambda: attributes(Items), lambda b: (b[0], float(b[1]), b.more), (Items, 10, 5)),
+        (
+            lambda: collections.defaultdict(int, features=batch(["f"], SAMPLES, ROWS)),
+            lambda b: (b["features"], b["other"]),
+            (collections.defaultdict, 0),
+        ),
+        (
+            lambda: {("a", "b"): batch(["f"], SAMPLES, ROWS)},
+            lambda b: (b["a", "b"],),
+            (dict,),
+        ),
+    ],
+    ids=["dataclass", "attributes", "setter", "namedtuple", "list", "defaultdict", "tuple keys"],
+)
+def test_the_model_receives_the_batch_that_was_given(make, see, expected):
+    model = One(see)
+    pipeline = ht.TrainPipeline(model)
+    list(pipeline(make() for _ in range(3)))
+    assert model.seen == [expected] * 3
+    assert not pipeline.unprefetched
+
+
+def test_a_batch_without_parts_that_move_stays_itself():
+    meta, tensor = torch.device("meta"), torch.ones(2)
+    for given in (Kept(a=1), types.MappingProxyType({"a": 2}), Items([1]), Slots(1, 2), {"a": [(1, "b"), Items]}):
+        assert _pipeline._moved(given, meta, {}) is given
+    for given in ({"a": [tensor]}, Slots(1, tensor), Pair(1, tensor)):
+        assert _pipeline._moved(given, torch.device("cpu"), {}) is given
+
+
+def test_all_parts_of_a_batch_move():
+    meta, tensor = torch.device("meta"), torch.ones(2)
+    given = Scaled({"a": [tensor]}, tensor)
+    given.more = (tensor,)
+    labels = given.labels
+    moved = _pipeline._moved(given, meta, {})
+    assert moved.labels.is_meta and moved.features["a"][0].is_meta and moved.more[0].is_meta
+    assert moved.features["a"][0] is moved.more[0]  # a part that is there twice
+    assert given.labels is labels and given.features == {"a": [tensor]} and given.more == (tensor,)
+    alias = ByAttribute(a=tensor)
+    alias.__dict__ = alias
+    moved = _pipeline._moved(alias, meta, {})
+    assert moved["a"].is_meta and moved.a is moved["a"]
+    moved = _pipeline._moved(torch.max(torch.ones(2, 2), 0), meta, {})
+    assert type(moved) is torch.return_types.max and moved.values.is_meta and moved.indices.is_meta
+
+
+@pytest.mark.parametrize("given", [Kept(a=torch.ones(1)), types.MappingProxyType({"a": torch.ones(1)})])
+def test_a_batch_that_cannot_be_copied_is_named(given):
+    with pytest.raises(hotbed.ArgumentError, match=rf"of {type(given).__name__}, cannot be copied to meta: .* to\("):
+        _pipeline._moved([given], torch.device("meta"), {})
 
 
 def test_arguments():

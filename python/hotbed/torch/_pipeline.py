@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Dict, List, Optional, Tuple, Union
@@ -19,19 +21,26 @@ _Collection = Union[EmbeddingBagCollection, EmbeddingCollection]
 _Path = Tuple[Any, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Attribute:
+    """A step of a path to an attribute; other steps are keys and indices."""
+
+    name: str
+
+
 def _parts(value: Any) -> Iterator[Tuple[Any, Any]]:
     """Iterate over the parts of a batch: how to reach each one, and the part."""
     if isinstance(value, Mapping):
         yield from value.items()
     elif isinstance(value, (list, tuple)):
         yield from enumerate(value)
-    elif hasattr(value, "__dict__"):
-        for name, part in vars(value).items():
-            yield (name,), part
+    for name, part in getattr(value, "__dict__", {}).items():
+        yield _Attribute(name), part
     for cls in type(value).__mro__:
-        for name in getattr(cls, "__slots__", ()):
-            if hasattr(value, name):
-                yield (name,), getattr(value, name)
+        slots = getattr(cls, "__slots__", ())
+        for name in [slots] if isinstance(slots, str) else slots:
+            if not name.startswith("__") and hasattr(value, name):
+                yield _Attribute(name), getattr(value, name)
 
 
 def _find(batch: Any, wanted: Any, depth: int = _DEPTH) -> Optional[_Path]:
@@ -49,24 +58,67 @@ def _find(batch: Any, wanted: Any, depth: int = _DEPTH) -> Optional[_Path]:
 
 def _follow(batch: Any, path: _Path) -> Any:
     for step in path:
-        batch = getattr(batch, step[0]) if isinstance(step, tuple) else batch[step]
+        batch = getattr(batch, step.name) if isinstance(step, _Attribute) else batch[step]
     return batch
 
 
-def _moved(value: Any, device: torch.device) -> Any:
-    """Return a batch on a device; a part that has ``to()`` moves itself."""
-    if hasattr(value, "to"):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, Mapping):
-        return {name: _moved(part, device) for name, part in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[_moved(part, device) for part in value])
-    if isinstance(value, (list, tuple)):
-        return type(value)([_moved(part, device) for part in value])
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = {field.name: _moved(getattr(value, field.name), device) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **parts)
-    return value
+def _with(value: Any, parts: Dict[Any, Any]) -> Any:
+    """Return a copy of a part of a batch with other parts; its class's constructor and setters are not called."""
+    kind = type(value)
+    if isinstance(value, (dict, list, tuple)):  # of which a copy may have been through a setter
+        parts = {**dict(_parts(value)), **parts}
+    if isinstance(value, tuple):
+        items = [parts.pop(index) for index in range(len(value))]
+        # PyTorch's results, such as torch.return_types.max, have a constructor in C.
+        copied = kind(items) if hasattr(kind, "n_sequence_fields") else tuple.__new__(kind, items)
+    else:
+        copied = copy.copy(value)
+        if copied is value:
+            raise TypeError(f"{kind.__name__} has no copies")
+    builtin = next((base for base in (collections.OrderedDict, dict, list) if isinstance(value, base)), None)
+    set_item: Any = None if builtin is None else builtin.__setitem__
+    for step, part in parts.items():
+        if isinstance(step, _Attribute):
+            object.__setattr__(copied, step.name, part)
+        elif set_item is None:
+            copied[step] = part
+        else:
+            set_item(copied, step, part)
+    return copied
+
+
+def _moved(value: Any, device: torch.device, seen: Dict[int, Tuple[Any, Any]]) -> Any:
+    """Return a batch on a device: itself if no part moves, else a copy.  A part that has ``to()`` moves itself.
+
+    Args:
+        value: the batch, or a part of it.
+        device: where it goes.
+        seen: parts, and what they are there, by identity; a part that a batch has twice moves once.
+
+    Raises:
+        ArgumentError: a part can be neither moved nor copied.
+    """
+    if id(value) in seen:
+        return seen[id(value)][1]
+    moved = value
+    if callable(getattr(type(value), "to", None)):
+        moved = value.to(device, non_blocking=True)
+    elif isinstance(value, (Mapping, list, tuple)) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+        every = [(step, part, _moved(part, device, seen)) for step, part in _parts(value)]
+        parts = {step: there for step, part, there in every if there is not part}
+        try:
+            moved = _with(value, parts) if parts else value
+        except Exception as error:
+            raise ArgumentError(
+                f"TrainPipeline: a part of the batch, of {type(value).__qualname__}, cannot be copied to {device}: "
+                f"{error}; give its class a method to(device, non_blocking)",
+                parameter="batches",
+                value=type(value),
+            ) from error
+    elif not isinstance(value, type) and callable(getattr(value, "to", None)):  # by __getattr__
+        moved = value.to(device, non_blocking=True)
+    seen[id(value)] = (value, moved)
+    return moved
 
 
 def _tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
@@ -225,7 +277,7 @@ class TrainPipeline:
         """Return the next batch on the device, in a list; None at the end."""
         for batch in source:
             with self._streams.copying():
-                moved = _moved(batch, self.device)
+                moved = _moved(batch, self.device, {})
             return [moved]
         return None
 

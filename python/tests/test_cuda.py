@@ -88,6 +88,16 @@ def test_a_pipeline_gives_the_bytes_of_the_plain_loop():
     test_pipeline.check_equal(results, expected, device, plain)
 
 
+def test_calls_by_key_come_behind_lookups_on_other_streams():
+    device, side = collection("cuda"), torch.cuda.Stream()
+    kjt = batch(["f", "g", "h"], SAMPLES, ROWS).to(device.device)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(500_000_000)
+        device.prefetch(kjt)
+    assert torch.equal(device.keys("user"), kjt["h"].values().unique().cpu())
+
+
 def test_a_captured_step_gives_the_same_bytes():
     samples = 16
     lengths = torch.ones(3 * samples, dtype=torch.int64)

@@ -154,7 +154,7 @@ class _Reader:
         batch.since = ffi.cast("hotbed_change_position *", self.since.data_ptr())
         item = ffi.new("hotbed_rows *")
         with self.storage.lock:
-            stream = self.storage.streams.current()
+            stream = self.storage.streams.ordered()
             for i, start in enumerate(starts):
                 batch.first, batch.count = i * _WINDOW, self._words(counts[i:])
                 if keys is not None and start < keys.shape[0]:

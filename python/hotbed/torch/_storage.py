@@ -252,6 +252,24 @@ class _Streams:
         self.known[native] = out[0]
         return out[0]
 
+    def ordered(self) -> Any:
+        """Return current(), behind the work of the other streams: lookups ahead, which insert keys and move rows."""
+        stream = self.current()
+        if len(self.known) < 2 or torch.cuda.is_current_stream_capturing():
+            return stream
+        current = torch.cuda.current_stream(self.device)
+        for native in self.known:
+            if native == current.cuda_stream:
+                continue
+            other = torch.cuda.default_stream(self.device)
+            if native:
+                other = torch.cuda.ExternalStream(native, self.device)  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(other):
+                captures = torch.cuda.is_current_stream_capturing()
+            if not captures:
+                current.wait_stream(other)
+        return stream
+
 
 class Batch(NamedTuple):
     """What a lookup reads: int64 keys and offsets, float32 weights, and the number of samples of each feature."""
@@ -487,7 +505,7 @@ class Storage:
     def _call(self, function: Any, *arguments: Any, wait: bool = False) -> None:
         """Call a function of the C library whose last argument is this thread's stream; ``wait`` for the stream."""
         with self.lock:
-            stream = self.streams.current()
+            stream = self.streams.ordered()
             self.check(function(*arguments, stream))
             if wait:
                 self.check(lib.hotbed_stream_sync(stream))
@@ -1072,7 +1090,7 @@ class Storage:
             return torch.arange(self.tables[table].rows, device="cpu")
         n = ffi.new("uint64_t *")
         with self.lock:
-            stream = self.streams.current()
+            stream = self.streams.ordered()
             lib.hotbed_storage_export_keys(*self._at(table), 0, ffi.NULL, ffi.NULL, n, stream)
             found = torch.empty(n[0], dtype=torch.int64, device="cpu")
             self.check(
@@ -1209,7 +1227,7 @@ class Storage:
             value = stored_of(self.tables[table], given[name]) if name == "weight" else given[name]
             part.copy_(value.reshape(part.shape))
         with self.lock:
-            stream = self.streams.current()
+            stream = self.streams.ordered()
             data = ffi.cast("void *", keys.data_ptr())
             given_keys = [0] * len(self.tables)
             given_keys[table] = keys.shape[0]

@@ -491,7 +491,7 @@ class Tables(Storage):
         """Return the keys that admission counts, and how often each was seen, int64 on the CPU."""
         n = ffi.new("uint64_t *")
         with self.lock:
-            stream = self.streams.current()
+            stream = self.streams.ordered()
             lib.hotbed_storage_export_counts(self._c, table, 0, ffi.NULL, ffi.NULL, n, stream)
             keys, counts = (torch.empty(n[0], dtype=torch.int64, device="cpu") for _ in range(2))
             out = (ffi.cast("uint64_t *", t.data_ptr()) for t in (keys, counts))

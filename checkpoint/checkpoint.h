@@ -113,6 +113,10 @@ hotbed_status hotbed_draft_check_free(const hotbed_draft *draft);
 /* Open the draft's directory, which another rank created. */
 hotbed_status hotbed_draft_enter(hotbed_draft *draft);
 
+/* Rename a complete draft, a directory or a file, to its final name, which must not exist. Errors:
+ * STATE (it exists), IO. */
+hotbed_status hotbed_draft_rename(const hotbed_draft *draft);
+
 /* Sync the complete draft, rename it to its final name, and sync the parent directory. Before and
  * after the rename, check that all files named by *manifest still exist and have their sizes,
  * because another process may have removed them. `manifest` is NULL for an export, which has no

@@ -138,12 +138,26 @@ static hotbed_status check_files(hotbed_draft *draft, const hotbed_manifest *m) 
     return check_file(draft, HOTBED_MANIFEST_NAME, draft->manifest_bytes);
 }
 
+hotbed_status hotbed_draft_rename(const hotbed_draft *draft) {
+    const hotbed_io_calls *calls = draft->parent.calls;
+    int renamed =
+        calls->rename_new(calls->self, draft->parent.handle, draft->name, draft->final_name);
+    if (renamed == -EEXIST || renamed == -ENOTEMPTY || renamed == -ENOTDIR)
+        return hotbed_fail(
+            HOTBED_ERR_STATE,
+            "%s/%s was created meanwhile, by another program or by another rank or thread of this "
+            "one",
+            draft->parent.name, draft->final_name);
+    return renamed < 0 ? hotbed_io_fail("cannot rename the finished", draft->final_name, renamed)
+                       : HOTBED_OK;
+}
+
 /* Rename the checkpoint back to the draft's name after a failed commit, so that a failed save
  * leaves no final name: the checkpoint is incomplete, or its name may not survive a power failure.
  * If this rename fails too, the final name remains. */
 static hotbed_status uncommit(hotbed_draft *draft, hotbed_status status) {
     const hotbed_io_calls *calls = draft->parent.calls;
-    int back = calls->rename(calls->self, draft->parent.handle, draft->final_name, draft->name);
+    int back = calls->rename_new(calls->self, draft->parent.handle, draft->final_name, draft->name);
     return back == 0 ? status
                      : HOTBED_FAIL_AFTER(
                            status, "%s; %s remains, and may be incomplete after a power failure",
@@ -151,19 +165,9 @@ static hotbed_status uncommit(hotbed_draft *draft, hotbed_status status) {
 }
 
 hotbed_status hotbed_draft_commit(hotbed_draft *draft, const hotbed_manifest *m) {
-    const hotbed_io_calls *calls = draft->parent.calls;
     HOTBED_TRY(hotbed_io_sync(&draft->directory));
     HOTBED_TRY(check_files(draft, m));
-    int renamed = calls->rename(calls->self, draft->parent.handle, draft->name, draft->final_name);
-    if (renamed == -EEXIST || renamed == -ENOTEMPTY || renamed == -ENOTDIR)
-        return hotbed_fail(
-            HOTBED_ERR_STATE,
-            "%s/%s was created during the save: by another program, by another rank of this "
-            "program "
-            "without a communicator, or by another save of it",
-            draft->parent.name, draft->final_name);
-    if (renamed < 0)
-        return hotbed_io_fail("cannot rename the finished", draft->final_name, renamed);
+    HOTBED_TRY(hotbed_draft_rename(draft));
     hotbed_status status = hotbed_io_sync(&draft->parent);
     HOTBED_THEN(status, check_files(draft, m));
     return status == HOTBED_OK ? HOTBED_OK : uncommit(draft, status);

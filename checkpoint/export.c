@@ -324,18 +324,13 @@ static hotbed_status write_draft(
     hotbed_status status = write_h5(e, image, &file, progress);
     hotbed_io_drop(&file);
     HOTBED_THEN(status, hotbed_draft_check_free(draft));
+    HOTBED_THEN(status, hotbed_draft_rename(draft));
     if (status == HOTBED_OK) {
-        int renamed =
-            calls->rename(calls->self, draft->parent.handle, draft->name, draft->final_name);
-        if (renamed < 0)
-            status = hotbed_io_fail("cannot rename the finished", draft->final_name, renamed);
-        else
-            status = hotbed_io_sync(&draft->parent);
-        if (renamed == 0 && status == HOTBED_OK)
+        status = hotbed_io_sync(&draft->parent);
+        if (status == HOTBED_OK)
             return HOTBED_OK;
-        if (renamed ==
-            0) /* the name may not survive a power failure, so the failed export removes it */
-            calls->rename(calls->self, draft->parent.handle, draft->final_name, draft->name);
+        /* The name may not survive a power failure, so the failed export removes it. */
+        calls->rename_new(calls->self, draft->parent.handle, draft->final_name, draft->name);
     }
     calls->remove(calls->self, draft->parent.handle, draft->name, false);
     return status;

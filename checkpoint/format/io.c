@@ -122,6 +122,25 @@ static int system_rename(void *self, int directory, const char *from, const char
     return result(renameat(native(directory), from, native(directory), to));
 }
 
+/* Where the file system cannot rename without replacing, as NFS cannot, a file gets a second name: a
+ * link replaces nothing. A directory has no links, so between the check and the rename an empty one
+ * that another process creates can be replaced. */
+static int system_rename_new(void *self, int directory, const char *from, const char *to) {
+    const int in = native(directory);
+    int error = result(renameat2(in, from, in, to, RENAME_NOREPLACE));
+    if (error != -EINVAL && error != -ENOSYS)
+        return error;
+    error = result(linkat(in, from, in, to, 0));
+    if (error == 0)
+        (void)unlinkat(in, from, 0); /* if it stays, the file has two names */
+    if (error != -EPERM && error != -EOPNOTSUPP && error != -ENOSYS)
+        return error;
+    error = system_exists(self, directory, to);
+    return error == 0         ? -EEXIST
+           : error != -ENOENT ? error
+                              : system_rename(self, directory, from, to);
+}
+
 static int system_remove(void *self, int directory, const char *name, bool is_directory) {
     return result(unlinkat(native(directory), name, is_directory ? AT_REMOVEDIR : 0));
 }
@@ -140,6 +159,7 @@ const hotbed_io_calls hotbed_io_system = {
     .list = system_list,
     .make_directory = system_make_directory,
     .rename = system_rename,
+    .rename_new = system_rename_new,
     .remove = system_remove,
 };
 

@@ -61,6 +61,9 @@ typedef struct hotbed_io_calls {
         void *self, int directory, void (*each)(void *context, const char *name), void *context);
     int (*make_directory)(void *self, int directory, const char *name);
     int (*rename)(void *self, int directory, const char *from, const char *to);
+    /* Like rename, but -EEXIST if `to` exists, which is never replaced: neither a file nor an empty
+     * directory. */
+    int (*rename_new)(void *self, int directory, const char *from, const char *to);
     int (*remove)(void *self, int directory, const char *name, bool is_directory);
 } hotbed_io_calls;
 

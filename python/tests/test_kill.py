@@ -58,7 +58,7 @@ CALL(int, posix_fallocate, (int f, long at, long n), f, at, n)
 CALL(int, posix_fallocate64, (int f, long at, long n), f, at, n)
 CALL(int, fsync, (int f), f)
 CALL(int, close, (int f), f)
-CALL(int, renameat, (int d, const char *path, int e, const char *to), d, path, e, to)
+CALL(int, renameat2, (int d, const char *path, int e, const char *to, unsigned f), d, path, e, to, f)
 CALL(int, unlinkat, (int d, const char *path, int flags), d, path, flags)
 """
 

@@ -635,15 +635,24 @@ static int fault_make_directory(void *self, int directory, const char *name) {
     return error == 0 || error == -EINTR ? real->make_directory(NULL, directory, name) : error;
 }
 
-static int fault_rename(void *self, int directory, const char *from, const char *to) {
-    sample_disk *disk = self;
-    int error = next(self);
+static int renamed(
+    sample_disk *disk, int directory, const char *from, const char *to,
+    int (*call)(void *, int, const char *, const char *)) {
+    int error = next(disk);
     pthread_mutex_lock(&disk->lock);
     clean_inode(disk, inode_of(disk, directory));
     disk->lost_at_rename = disk->num_dirty;
     change(disk, directory);
     pthread_mutex_unlock(&disk->lock);
-    return error == 0 || error == -EINTR ? real->rename(NULL, directory, from, to) : error;
+    return error == 0 || error == -EINTR ? call(NULL, directory, from, to) : error;
+}
+
+static int fault_rename(void *self, int directory, const char *from, const char *to) {
+    return renamed(self, directory, from, to, real->rename);
+}
+
+static int fault_rename_new(void *self, int directory, const char *from, const char *to) {
+    return renamed(self, directory, from, to, real->rename_new);
 }
 
 static int fault_remove(void *self, int directory, const char *name, bool is_directory) {
@@ -676,6 +685,7 @@ void sample_disk_init(sample_disk *disk, sample_fault fault, uint64_t at) {
                 .list = fault_list,
                 .make_directory = fault_make_directory,
                 .rename = fault_rename,
+                .rename_new = fault_rename_new,
                 .remove = fault_remove,
             },
         .lock = PTHREAD_MUTEX_INITIALIZER,

@@ -263,9 +263,16 @@ static void reports_a_name_that_appears_during_the_save(hotbed_backend backend) 
     CHECK(
         strstr(
             hotbed_last_error(),
-            "twice was created during the save: by another program, by another "
-            "rank of this program without a communicator, or by another save") != NULL);
+            "twice was created meanwhile, by another program or by another rank or thread") !=
+        NULL);
     CHECK_OK(hotbed_checkpoint_load(path, &storage, 1, NULL, NULL, stream));
+    /* Not even an empty directory is replaced. */
+    path = sample_path("empty");
+    CHECK_OK(hotbed_checkpoint_begin(path, &id));
+    CHECK_OK(hotbed_checkpoint_put(path, id, &storage, 1, &options, stream));
+    CHECK_EQ(mkdir(path, 0777), 0);
+    CHECK_STATUS(hotbed_checkpoint_commit(path, id, 1), HOTBED_ERR_STATE);
+    CHECK_EQ(rmdir(path), 0);
     hotbed_storage_destroy(storage);
     hotbed_stream_destroy(stream);
 }

@@ -297,6 +297,50 @@ static void an_export_is_renamed_only_when_complete(hotbed_backend backend) {
     tear_down(stream, &r, &other);
 }
 
+/* The calls of an export, while another program creates the export's name when it was last found free. */
+typedef struct taken_name {
+    hotbed_io_calls calls;
+    const char *name;
+    uint32_t left; /* checks of the name, up to the last one */
+} taken_name;
+
+static int exists_then_create(void *self, int directory, const char *name) {
+    taken_name *taken = self;
+    int found = hotbed_io_system.exists(NULL, directory, name);
+    if (strcmp(name, taken->name) == 0 && --taken->left == 0)
+        sample_write_file(sample_path(name), "theirs", 6);
+    return found;
+}
+
+/* Of two exports to one name, one fails, and changes nothing of the other's file. */
+static void an_export_replaces_no_file(hotbed_backend backend) {
+    ranks r, other;
+    hotbed_stream *stream = set_up(backend, &r, &other);
+    ranks_save(&r, sample_path("from"));
+    for (int npy = 0; npy < 2; npy++) {
+        const char *from = sample_path("from"), *path = sample_path("to");
+        taken_name taken = {.calls = hotbed_io_system, .name = "to", .left = npy ? 1 : 2};
+        hotbed_chain chain;
+        size_t bytes = 0;
+        taken.calls.self = &taken;
+        taken.calls.exists = exists_then_create;
+        CHECK_OK(hotbed_chain_open(&hotbed_io_system, &from, 1, &chain));
+        CHECK_STATUS(
+            (npy ? hotbed_checkpoint_export_npy
+                 : hotbed_checkpoint_export_h5)(&taken.calls, &chain, path, NULL),
+            HOTBED_ERR_STATE);
+        CHECK(strstr(hotbed_last_error(), "to was created meanwhile, by another program") != NULL);
+        hotbed_chain_close(&chain);
+        CHECK_EQ(taken.left, 0);
+        unsigned char *data = sample_read_file(path, &bytes);
+        CHECK(bytes == 6 && memcmp(data, "theirs", 6) == 0);
+        free(data);
+        CHECK_EQ(unlink(path), 0);
+        CHECK_EQ(sample_count_names(sample_path(".")), 1);
+    }
+    tear_down(stream, &r, &other);
+}
+
 /* --- damage ----------------------------------------------------------------------------------- */
 
 static hotbed_status open_link(const char *path) {
@@ -484,6 +528,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(a_rewrite_survives_an_error_at_any_call)},
     {TEST(a_rewrite_to_too_many_shards_fails_at_once)},
     {TEST(an_export_is_renamed_only_when_complete)},
+    {TEST(an_export_replaces_no_file)},
     {TEST(a_changed_length_of_any_shard_is_found)},
     {TEST(a_flipped_bit_of_any_shard_is_found)},
     {TEST(every_flipped_bit_of_the_manifest_is_found)},

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-FILES = "openat,mkdirat,pwrite64,pread64,fsync,close,renameat,unlinkat,fallocate,newfstatat"
+FILES = "openat,mkdirat,pwrite64,pread64,fsync,close,renameat2,unlinkat,fallocate,newfstatat"
 DRAFT = ".tmp-"
 
 
@@ -221,6 +221,28 @@ def kill_tool(fixture, every):
     print(f"compact killed at {kills} calls, gc at {number - 1}")
 
 
+def old_file_system(fixture):
+    """Without RENAME_NOREPLACE, as on NFS, files and directories get their names all the same."""
+    source, place = os.path.join(fixture.root, "source"), os.path.join(fixture.root, "outputs")
+    make_chain(fixture, source)
+    os.mkdir(place)
+    for links in (True, False):
+        inject = ["-e", "inject=renameat2:error=EINVAL"] + ([] if links else ["-e", "inject=linkat:error=EPERM"])
+        for words in (["compact", "made"], ["convert", "file.h5", "--to", "h5"], ["convert", "npy", "--to", "npy"]):
+            words = [words[0], os.path.join(source, "step-1"), os.path.join(place, words[1]), *words[2:]]
+            ran = subprocess.run(
+                ["strace", "-f", "-o", os.devnull, *inject, fixture.tool, *words], capture_output=True, text=True
+            )
+            check(ran.returncode == 0, f"{words}, links {links}: {ran.stderr}")
+        check(sorted(os.listdir(place)) == ["file.h5", "made", "npy"], f"links {links} left {os.listdir(place)}")
+        check(fixture.good(os.path.join(place, "made")), "a checkpoint on an old file system")
+        shutil.rmtree(place)
+        os.mkdir(place)
+    shutil.rmtree(place)
+    shutil.rmtree(source)
+    print("file systems that cannot rename without replacing")
+
+
 def main():
     if shutil.which("strace") is None:
         print("skipped: no strace")
@@ -242,6 +264,7 @@ def main():
                 fail(fixture, every, error, sticky)
         gc_errors(fixture)
         kill_tool(fixture, every)
+        old_file_system(fixture)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     return 0

@@ -356,6 +356,8 @@ hotbed_status hotbed_base_write(
         .head = {.step = step},
     };
     const hotbed_status status = write_base(&b, directory, n, encoding);
+    if (status != HOTBED_OK)
+        hotbed_directory_discard(&hotbed_io_system, directory, &b.directory);
     hotbed_directory_close(&b.directory);
     hotbed_delete(b.tables);
     *number = status == HOTBED_OK ? b.head.number : 0;

@@ -14,11 +14,13 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { BUFFER_BYTES = 1 << 20 };
 
 static const char unfinished[] = ".tmp-";
+static const char lock_name[] = "lock";
 
 /* --- names ------------------------------------------------------------------------------------ */
 
@@ -75,16 +77,37 @@ static hotbed_status make_directory(const hotbed_io_calls *calls, const char *pa
                : hotbed_io_fail("cannot create the directory", path, error);
 }
 
+static void unlock(hotbed_directory *d) {
+    if (d->lock >= 0) { /* unlock it: a process that was forked meanwhile has it open, too */
+        (void)flock(d->lock, LOCK_UN);
+        close(d->lock);
+    }
+    d->lock = -1;
+}
+
+/* Whether the file that is locked has the lock's name: hotbed_directory_discard() of another publisher removes it. */
+static bool has_lock(const hotbed_directory *d) {
+    struct stat held, named;
+    return fstat(d->lock, &held) == 0 &&
+           fstatat(d->file.handle, lock_name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+}
+
 /* Lock the directory. The system releases the lock when the process ends, however it ends. */
 static hotbed_status lock(hotbed_directory *d) {
-    d->lock = openat(
-        d->file.handle, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (d->lock < 0)
-        return hotbed_fail_path_os(
-            HOTBED_ERR_IO, d->file.name, errno, "cannot open %s/lock", d->file.name);
-    if (flock(d->lock, LOCK_EX | LOCK_NB) == 0)
+    int error = 0;
+    do {
+        unlock(d);
+        d->lock = openat(
+            d->file.handle, lock_name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK,
+            0666);
+        if (d->lock < 0)
+            return hotbed_fail_path_os(
+                HOTBED_ERR_IO, d->file.name, errno, "cannot open %s/lock", d->file.name);
+        error = flock(d->lock, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    } while (error == 0 && !has_lock(d));
+    if (error == 0)
         return HOTBED_OK;
-    int error = errno;
     close(d->lock);
     d->lock = -1;
     if (error == EWOULDBLOCK)
@@ -156,30 +179,36 @@ static hotbed_status check_place(const hotbed_directory *d) {
 
 hotbed_status hotbed_directory_open(
     const hotbed_io_calls *calls, const char *path, uint32_t rank, hotbed_directory *out) {
-    bool made = false;
     *out = (hotbed_directory){.file = HOTBED_IO_CLOSED, .lock = -1};
     if (rank == 0)
-        HOTBED_TRY(make_directory(calls, path, &made));
+        HOTBED_TRY(make_directory(calls, path, &out->made));
     HOTBED_TRY(hotbed_io_open(calls, NULL, path, HOTBED_IO_DIRECTORY, &out->file));
     if (rank != 0)
         return HOTBED_OK;
-    const hotbed_status status = check_place(out);
-    if (status != HOTBED_OK) {
-        if (made)
-            (void)calls->remove(calls->self, HOTBED_IO_HERE, path, true);
-        return status;
-    }
+    HOTBED_TRY(check_place(out));
     HOTBED_TRY(lock(out));
     return remove_drafts(out);
 }
 
+static void see_other(void *context, const char *name) {
+    bool *others = context;
+    *others = *others || strcmp(name, lock_name) != 0;
+}
+
+void hotbed_directory_discard(const hotbed_io_calls *calls, const char *path, hotbed_directory *d) {
+    bool others = false;
+    if (d->lock >= 0) {
+        if (calls->list(calls->self, d->file.handle, see_other, &others) < 0 || others)
+            return;
+        (void)calls->remove(calls->self, d->file.handle, lock_name, false);
+    }
+    if (d->made)
+        (void)calls->remove(calls->self, HOTBED_IO_HERE, path, true);
+}
+
 void hotbed_directory_close(hotbed_directory *d) {
     hotbed_io_drop(&d->file);
-    if (d->lock >= 0) { /* unlock it: a process that was forked meanwhile has it open, too */
-        (void)flock(d->lock, LOCK_UN);
-        close(d->lock);
-    }
-    d->lock = -1;
+    unlock(d);
 }
 
 /* --- what is there ---------------------------------------------------------------------------- */

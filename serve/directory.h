@@ -12,7 +12,8 @@ enum {
 /* A directory that this process publishes to. */
 typedef struct hotbed_directory {
     hotbed_io_file file;
-    int lock; /* below 0: this rank has none */
+    int lock;  /* below 0: this rank has none */
+    bool made; /* this rank has created the directory */
 } hotbed_directory;
 
 /* Open the directory; rank 0 creates it, locks it and removes unfinished files. The caller must call
@@ -21,6 +22,11 @@ typedef struct hotbed_directory {
 hotbed_status hotbed_directory_open(
     const hotbed_io_calls *calls, const char *path, uint32_t rank, hotbed_directory *out);
 void hotbed_directory_close(hotbed_directory *directory);
+
+/* Before the close after an error: remove the lock of a directory without files, and the directory if it was created by
+ * the open, with the same arguments. Keeps the error text. */
+void hotbed_directory_discard(
+    const hotbed_io_calls *calls, const char *path, hotbed_directory *directory);
 
 /* What the names in the directory say. */
 typedef struct hotbed_directory_list {

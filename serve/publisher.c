@@ -564,6 +564,7 @@ hotbed_status hotbed_publisher_create_with(
     if (status != HOTBED_OK) {
         hotbed_error error;
         hotbed_error_copy(&error);
+        hotbed_directory_discard(calls, directory, &p->directory);
         hotbed_publisher_destroy(p);
         return hotbed_error_return(&error, status);
     }

@@ -107,9 +107,9 @@ typedef struct hotbed_publish_options {
     bool states;
 } hotbed_publish_options;
 
-/* Create a publisher, and the directory if it does not exist. Unfinished files of an earlier
- * publisher are removed. Synchronous. While the publisher exists, no other one can be created in the
- * directory, on this machine or, where the file system carries locks between machines, on another.
+/* Create a publisher, and the directory if it does not exist; after an error, that directory is removed. Unfinished
+ * files of an earlier publisher are removed. Synchronous. While the publisher exists, no other one can be created in
+ * the directory, on this machine or, where the file system carries locks between machines, on another.
  *
  *   directory     in  its parent exists. Its cuts, if it has any, are of the same model: tables of the same names,
  *                     dims and key types, in the same order. It is no checkpoint, and in none, and contains none

@@ -821,6 +821,15 @@ def check_publish(root):
     flip(shard, os.path.getsize(shard) // 2)
     tool("publish", os.path.join(place, "full"), out, status=1)
     check(max(os.listdir(out)) == "rows-000000000003-00000", "a cut after a failure")
+    check("lock" in os.listdir(out) and "good" in tool("verify", out), "the cuts stay after a failure")
+    empty, none = os.path.join(root, "empty"), os.path.join(root, "none")
+    os.mkdir(empty)
+    for words in ([os.path.join(place, "full")], [path, "--encoding", "int8"]):
+        for to in (empty, none):
+            done = tool_run("publish", words[0], to, *words[1:])
+            check(done.returncode in (1, 2) and not os.path.exists(none), f"a failure leaves a directory: {done}")
+            check(os.listdir(empty) == [], f"a failure leaves {os.listdir(empty)}: {done}")
+    os.rmdir(empty)
     shutil.rmtree(place)
     shutil.rmtree(out)
 
@@ -1050,9 +1059,9 @@ def check_lost_values(root):
                 text = f"ARGUMENT: table 't', key -9: {dtype} does not have the value {value:g}"
                 check((done.returncode == 2) == (dtype in refused), f"{value} as {dtype}: {done}")
                 check(dtype not in refused or text in done.stderr, f"{value} as {dtype}: {done.stderr}")
+                check(dtype in refused or "good" in tool("verify", out), "verify of what was written")
+                check(os.path.exists(out) == (dtype not in refused), "nothing after a failure")
                 if words[0] == "convert":
-                    check(dtype in refused or tool("verify", out), "a converted one")
-                    check(os.path.exists(out) == (dtype not in refused), "nothing after a failure")
                     check(not any(name.startswith(".tmp-") for name in os.listdir(root)), "no draft after a failure")
                 shutil.rmtree(out, ignore_errors=True)
         done = tool_run("convert", path, out, "--state-dtype", "bf16")

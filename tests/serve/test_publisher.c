@@ -3,6 +3,7 @@
 #include "base/hash_core.h"
 #include "hotbed/hotbed.h"
 #include "serve/encode.h"
+#include "serve/publisher.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/serve/served.h"
 #include "tests/support/harness.h"
@@ -396,6 +397,31 @@ static void a_directory_has_one_publisher(hotbed_backend backend) {
     served_finish(&s);
 }
 
+/* Each system call fails in turn; those that clean up afterwards succeed. */
+static void a_create_that_fails_leaves_no_directory(hotbed_backend backend) {
+    served s;
+    sample_disk disk;
+    uint64_t at = 0, failed = 0;
+    served_begin(&s, backend);
+    do {
+        sample_disk_init(&disk, SAMPLE_FAULT_EIO, ++at);
+        const hotbed_status status = hotbed_publisher_create_with(
+            &disk.calls, s.directory, &s.storage, 1, &s.options, s.stream, &s.publisher);
+        if (status != HOTBED_OK) {
+            CHECK_EQ(status, HOTBED_ERR_IO);
+            CHECK(access(s.directory, F_OK) != 0);
+            failed++;
+            continue;
+        }
+        hotbed_publisher_destroy(s.publisher);
+        s.publisher = NULL;
+        CHECK_EQ(unlink(served_file(&s, "lock")), 0);
+        CHECK_EQ(rmdir(s.directory), 0);
+    } while (disk.count >= at);
+    CHECK(failed >= 5); /* it makes, opens and lists the directory, three times */
+    served_finish(&s);
+}
+
 /* A process that was forked, as a data loader's, has the lock's file open. In a process of its own, since this
  * one has no streams yet. */
 static void a_directory_is_free_after_its_publisher(hotbed_backend backend) {
@@ -640,6 +666,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(a_cut_after_lost_keys_is_a_base)},
     {TEST(old_files_go_with_old_bases)},
     {TEST(a_directory_has_one_publisher)},
+    {TEST(a_create_that_fails_leaves_no_directory)},
     {TEST(leftovers_of_a_killed_publisher_are_removed)},
     {TEST(a_callback_gets_the_same_bytes)},
     {TEST(training_goes_on_while_a_cut_is_written)},

@@ -4,6 +4,7 @@
  * upper 16 bits, and below how many lookups have taken it. A lookup that is done adds to the version's
  * `released`. The poll that replaces a version learns from `now` how many took it, and frees it when as
  * many have released it. */
+#include "serve/reader.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -12,7 +13,6 @@
 #include "base/sort.h"
 #include "base/stream.h"
 #include "base/thread.h"
-#include "checkpoint/format/io.h"
 #include "serve/lookup.h"
 #include "serve/metrics.h"
 
@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLOTS = 64, REFUSALS = 8, SLOT_SHIFT = 48 };
+enum { SLOTS = 64, REFUSALS = 8, SLOT_SHIFT = 48, LISTS_MOST = 100 };
 
 /* A version that is not the newest, and how many lookups have taken it. */
 typedef struct retired {
@@ -43,6 +43,7 @@ typedef struct refusal {
 } refusal;
 
 struct hotbed_reader {
+    const hotbed_io_calls *calls;
     char *path;
     hotbed_cut_table *tables; /* as at the open: names, dims and key types stay */
     uint32_t num_tables;
@@ -199,7 +200,9 @@ typedef struct poll {
 } poll;
 
 static hotbed_status list(poll *p) {
-    int error = hotbed_io_system.list(NULL, p->directory, add_cut, &p->cuts);
+    const hotbed_io_calls *calls = p->r->calls;
+    p->cuts.n = 0;
+    int error = calls->list(calls->self, p->directory, add_cut, &p->cuts);
     if (error < 0)
         return hotbed_io_fail("cannot list", p->r->path, error);
     if (p->cuts.memory)
@@ -367,14 +370,16 @@ static hotbed_status check_newest(const poll *p) {
                       p->r->path, name.text);
 }
 
-static hotbed_status poll_directory(poll *p) {
+static uint64_t newest_cut(const poll *p) {
+    return p->cuts.n == 0 ? 0 : p->cuts.numbers[p->cuts.n - 1];
+}
+
+/* List the directory, and use the cuts that are newer than the version. */
+static hotbed_status list_and_use(poll *p) {
     hotbed_reader *r = p->r;
-    p->directory = open(r->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (p->directory < 0)
-        return hotbed_fail_path_os(
-            HOTBED_ERR_IO, r->path, errno, "cannot open the directory %s", r->path);
+    p->status = HOTBED_OK;
     HOTBED_TRY(list(p));
-    uint64_t newest = p->cuts.n == 0 ? 0 : p->cuts.numbers[p->cuts.n - 1];
+    const uint64_t newest = newest_cut(p);
     if (newest < version_number(r))
         return hotbed_fail_path_value(
             HOTBED_ERR_STATE, r->path, "cut", version_number(r),
@@ -396,6 +401,32 @@ static hotbed_status poll_directory(poll *p) {
         HOTBED_ERR_STATE, r->path, "cut", p->cuts.numbers[0],
         "%s has no base: cut %" PRIu64 " and those after it follow one that is missing", r->path,
         p->cuts.numbers[0]);
+}
+
+/* Whether the publisher has removed a cut, from the version on, since the directory was listed. */
+static bool has_changed(const poll *p) {
+    bool gone = false;
+    for (uint64_t i = 0; i < p->cuts.n && !gone; i++)
+        gone = p->cuts.numbers[i] >= version_number(p->r) && !is_there(p, p->cuts.numbers[i]);
+    return gone;
+}
+
+static hotbed_status poll_directory(poll *p) {
+    hotbed_reader *r = p->r;
+    p->directory = open(r->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (p->directory < 0)
+        return hotbed_fail_path_os(
+            HOTBED_ERR_IO, r->path, errno, "cannot open the directory %s", r->path);
+    for (int i = 0; i < LISTS_MOST; i++) {
+        const hotbed_status status = list_and_use(p);
+        if ((status == HOTBED_OK && version_number(r) == newest_cut(p)) || !has_changed(p))
+            return status;
+    }
+    return hotbed_fail_path(
+        HOTBED_ERR_STATE, r->path,
+        "%s was listed %d times, and each time the publisher removed the newest cuts before they "
+        "were read: keep more bases",
+        r->path, LISTS_MOST);
 }
 
 static hotbed_status poll_once(hotbed_reader *r) {
@@ -474,14 +505,16 @@ static hotbed_status open_reader(
     return HOTBED_OK;
 }
 
-hotbed_status hotbed_reader_open(
-    const char *directory, const hotbed_reader_options *options, hotbed_reader **out) {
+hotbed_status hotbed_reader_open_with(
+    const hotbed_io_calls *calls, const char *directory, const hotbed_reader_options *options,
+    hotbed_reader **out) {
     HOTBED_TRY_OUT(out);
     HOTBED_TRY(hotbed_check_pointer("directory", directory));
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     (void)pthread_once(&once, watch_forks);
     hotbed_reader *r = hotbed_new(sizeof *r);
     HOTBED_TRY_MEMORY(r, "a reader");
+    r->calls = calls;
     r->forks = hotbed_load_relaxed_u32(&forks);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -499,6 +532,11 @@ hotbed_status hotbed_reader_open(
     }
     *out = r;
     return HOTBED_OK;
+}
+
+hotbed_status hotbed_reader_open(
+    const char *directory, const hotbed_reader_options *options, hotbed_reader **out) {
+    return hotbed_reader_open_with(&hotbed_io_system, directory, options, out);
 }
 
 void hotbed_reader_close(hotbed_reader *r) {

@@ -1,6 +1,7 @@
 /* tests/serve/test_reader.c - what a reader of a directory answers, follows and refuses. */
 #include "hotbed/hotbed.h"
 #include "serve/format.h"
+#include "serve/reader.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/serve/served.h"
 #include "tests/support/harness.h"
@@ -247,6 +248,82 @@ static void a_lost_cut_is_named(hotbed_backend backend) {
     CHECK_OK(hotbed_reader_health(s.reader, 3600));
     CHECK_STATUS(hotbed_reader_health(s.reader, 1e-9), HOTBED_ERR_STATE);
     CHECK(strstr(hotbed_last_error(), "seconds old") != NULL);
+    served_finish(&s);
+}
+
+/* A publisher whose next cuts appear just after a reader has listed the directory. */
+typedef struct racing {
+    hotbed_io_calls calls;
+    served *s;
+    uint32_t publishes; /* cuts of the next list */
+    bool always;        /* of each list */
+    const char *stays;  /* this file is not removed yet, or NULL */
+    uint32_t lists;
+} racing;
+
+static int list_then_publish(
+    void *self, int directory, void (*each)(void *context, const char *name), void *context) {
+    racing *race = self;
+    served *s = race->s;
+    char kept[1024];
+    const int error = hotbed_io_system.list(NULL, directory, each, context);
+    snprintf(kept, sizeof kept, "%s", served_file(s, "kept"));
+    race->lists++;
+    if (race->stays != NULL)
+        CHECK_EQ(link(served_file(s, race->stays), kept), 0);
+    for (uint32_t i = 0; i < race->publishes; i++)
+        served_publish(s);
+    if (race->stays != NULL)
+        CHECK_EQ(rename(kept, served_file(s, race->stays)), 0);
+    race->stays = NULL;
+    race->publishes = race->always ? race->publishes : 0;
+    return error;
+}
+
+/* Every second cut is a base, and removes the cuts before it. */
+static void cuts_that_are_removed_after_the_list_are_not_missed(hotbed_backend backend) {
+    served s;
+    served_begin(&s, backend);
+    s.options.base_every = 2;
+    s.options.keep_bases = 1;
+    racing race = {.s = &s, .calls = {.self = &race, .list = list_then_publish}};
+    served_start(&s);
+    served_publish(&s);
+    served_publish(&s);
+    race.publishes = 1; /* listed: 1, 2; there: 2 and 3 */
+    race.stays = "cut-000000000002";
+    CHECK_OK(hotbed_reader_open_with(&race.calls, s.directory, NULL, &s.reader));
+    served_check(s.reader, &s.cut);
+    CHECK_OK(hotbed_reader_health(s.reader, 0));
+    hotbed_reader_close(s.reader);
+    race.publishes = 2; /* listed: 2, 3; there: 5 */
+    CHECK_OK(hotbed_reader_open_with(&race.calls, s.directory, NULL, &s.reader));
+    served_check(s.reader, &s.cut);
+    race.publishes = 2; /* the reader's own cut is the newest one, and then gone */
+    CHECK_OK(hotbed_reader_poll(s.reader));
+    served_check(s.reader, &s.cut);
+    served_publish(&s);
+    served_publish(&s);
+    race.publishes = 2; /* a newer base was listed, and is gone */
+    CHECK_OK(hotbed_reader_poll(s.reader));
+    served_check(s.reader, &s.cut);
+    CHECK_EQ(race.lists, 8);
+    for (int i = 0; i < 3; i++)
+        served_publish(&s);
+    race.publishes =
+        1; /* listed: base 13 and 14; there: 14, which does not follow the reader's cut, and 15 */
+    race.stays = "cut-000000000014";
+    CHECK_EQ(s.step, 14);
+    CHECK_OK(hotbed_reader_poll(s.reader));
+    served_check(s.reader, &s.cut);
+    race.always = true;
+    race.publishes = 2;
+    CHECK_STATUS(hotbed_reader_poll(s.reader), HOTBED_ERR_STATE);
+    CHECK(strstr(hotbed_last_error(), "was listed 100 times") != NULL);
+    race.always = false;
+    CHECK_OK(hotbed_reader_poll(s.reader));
+    CHECK_OK(hotbed_reader_poll(s.reader));
+    served_check(s.reader, &s.cut);
     served_finish(&s);
 }
 
@@ -556,6 +633,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(lookups_have_the_bytes_of_eval)},
     {TEST(pooled_lookups_are_those_of_the_storage)},
     {TEST(a_lost_cut_is_named)},
+    {TEST(cuts_that_are_removed_after_the_list_are_not_missed)},
     {TEST(a_replaced_directory_is_not_followed)},
     {TEST(a_cut_of_the_future_grows_old)},
     {TEST(an_absent_file_is_a_field_of_the_error)},

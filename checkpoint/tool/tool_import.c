@@ -31,7 +31,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { FILES_MOST = 4096, TABLES_MOST = 1024, NAME_BYTES = 256 };
+enum { NAME_BYTES = 256 };
 
 typedef struct listed {
     char text[NAME_BYTES];
@@ -41,10 +41,10 @@ typedef struct listed {
 typedef struct source {
     const tool_options *options;
     hotbed_io_file directory;
-    hotbed_io_file *files; /* [FILES_MOST] */
+    hotbed_io_file *files; /* [num_names] */
     uint32_t num_files;
     listed *names; /* of all files in the directory, sorted */
-    size_t num_names;
+    uint64_t num_names, names_capacity;
     hotbed_import import;
 } source;
 
@@ -60,22 +60,28 @@ static hotbed_status read_names(source *s, const char *path) {
     if (list == NULL)
         return hotbed_io_fail("cannot read", path, -errno);
     hotbed_status status = HOTBED_OK;
+    errno = 0;
     for (struct dirent *item; status == HOTBED_OK && (item = readdir(list)) != NULL;) {
         if (strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0)
             continue;
-        if (s->num_names == FILES_MOST)
-            status =
-                hotbed_fail(HOTBED_ERR_UNSUPPORTED, "%s has more than %d files", path, FILES_MOST);
+        if (!hotbed_reserve(&s->names, s->num_names, 1, &s->names_capacity, sizeof *s->names))
+            status = hotbed_fail(
+                HOTBED_ERR_MEMORY, "no memory for %" PRIu64 " files of %s", s->num_names + 1, path);
         else
             snprintf(s->names[s->num_names++].text, NAME_BYTES, "%s", item->d_name);
+        errno = 0;
     }
+    if (status == HOTBED_OK && errno != 0)
+        status = hotbed_io_fail("cannot read", path, -errno);
     closedir(list);
-    qsort(s->names, s->num_names, sizeof *s->names, by_name);
+    if (s->num_names > 0)
+        qsort(s->names, s->num_names, sizeof *s->names, by_name);
     return status;
 }
 
 static listed *find_name(const source *s, const char *text) {
-    return bsearch(text, s->names, s->num_names, sizeof *s->names, by_name);
+    return s->num_names == 0 ? NULL
+                             : bsearch(text, s->names, s->num_names, sizeof *s->names, by_name);
 }
 
 static bool is_state_of(const char *name, hotbed_optimizer_kind kind, uint32_t state) {
@@ -131,18 +137,20 @@ static hotbed_status open_file(source *s, const char *text, hotbed_io_file **out
     *out = NULL;
     if (found == NULL)
         return HOTBED_OK;
-    if (found->taken || s->num_files == FILES_MOST)
+    if (found->taken)
         return hotbed_fail(HOTBED_ERR_CORRUPT, "%s belongs to two tables", text);
     found->taken = true;
     *out = &s->files[s->num_files++];
     return hotbed_io_open(tool_files(), &s->directory, text, HOTBED_IO_READ, *out);
 }
 
-/* Add a table, and allocate its parts. */
+/* Add a table, and allocate its parts. Each table has a file of its own. */
 static hotbed_status add_table(
     source *s, const char *name, uint32_t num_parts, hotbed_import_table **out) {
-    if (s->import.num_tables == TABLES_MOST)
-        return hotbed_fail(HOTBED_ERR_UNSUPPORTED, "more than %d tables", TABLES_MOST);
+    if (s->import.num_tables == HOTBED_TABLES_MOST)
+        return hotbed_fail_bound(
+            HOTBED_ERR_UNSUPPORTED, HOTBED_TABLES_MOST, "%s has more than %d tables",
+            s->options->paths[0], HOTBED_TABLES_MOST);
     hotbed_import_table *t = &s->import.tables[s->import.num_tables];
     snprintf(t->name, sizeof t->name, "%s", name);
     t->num_parts = num_parts;
@@ -852,8 +860,12 @@ static hotbed_status add_raw(source *s) {
             continue;
         char table[64], *end;
         unsigned long world = strtoul(at + strlen(middle), &end, 10);
-        if (!strip(file, at, table) || *end != '\0' || world < 1 || world > FILES_MOST)
+        if (!strip(file, at, table) || *end != '\0' || world < 1)
             return hotbed_fail(HOTBED_ERR_CORRUPT, "%s: not a valid table name", file);
+        if (world > s->num_names)
+            return hotbed_fail(
+                HOTBED_ERR_CORRUPT, "%s: %lu ranks, but %s has only %" PRIu64 " files", file, world,
+                s->options->paths[0], s->num_names);
         for (uint32_t t = 0; t < s->import.num_tables; t++)
             if (strcmp(s->import.tables[t].name, table) == 0)
                 return hotbed_fail(
@@ -919,12 +931,11 @@ static hotbed_status check_path(const char *path) {
 
 static hotbed_status run(source *s) {
     HOTBED_TRY(check_path(s->options->paths[0]));
-    s->files = hotbed_new(FILES_MOST * sizeof *s->files);
-    s->names = hotbed_new(FILES_MOST * sizeof *s->names);
-    s->import.tables = hotbed_new(TABLES_MOST * sizeof *s->import.tables);
-    HOTBED_TRY_MEMORY(
-        s->files != NULL && s->names != NULL && s->import.tables != NULL, "%d files", FILES_MOST);
     HOTBED_TRY(read_names(s, s->options->paths[0]));
+    s->files = hotbed_new((s->num_names + 1) * sizeof *s->files);
+    s->import.tables = hotbed_new((s->num_names + 1) * sizeof *s->import.tables);
+    HOTBED_TRY_MEMORY(
+        s->files != NULL && s->import.tables != NULL, "%" PRIu64 " files", s->num_names);
     HOTBED_TRY(hotbed_io_open(
         &hotbed_io_system, NULL, s->options->paths[0], HOTBED_IO_DIRECTORY, &s->directory));
     HOTBED_TRY(strcmp(s->options->from, "npy") == 0 ? add_npy(s) : add_raw(s));

@@ -953,6 +953,32 @@ def check_scores_of_npy(root):
             shutil.rmtree(npy)
 
 
+def check_many_files(root):
+    """The number of files and tables of an import has no limit of its own."""
+    raw, npy, out = (os.path.join(root, name) for name in ("raw", "npy", "out"))
+    world = 2048
+    os.mkdir(raw)
+    write_args(raw, "t", dist_type="roundrobin")
+    for rank in range(world):  # 2 files each, and the arguments
+        write_raw(raw, "t", rank, world, emb_keys=np.array([rank]), emb_values=np.full((1, 2), rank, np.float32))
+    check(len(os.listdir(raw)) > 4096, "many files")
+    tool("convert", raw, out, "--from", "dynamicemb")
+    check(read_rows(out)["t"]["weight"][:, 0].tolist() == list(range(world)), "rows of many ranks")
+    shutil.rmtree(out)
+    name = os.path.join(raw, "t_emb_keys.rank_0.world_size_2048")
+    os.rename(name, name[:-4] + "4000000000")
+    done = tool_run("convert", raw, out, "--from", "dynamicemb")
+    check(done.returncode == 1 and f"4000000000 ranks, but {raw} has only 4097 files" in done.stderr, f"ranks: {done}")
+    shutil.rmtree(raw)
+    os.mkdir(npy)
+    for table in range(1100):
+        np.save(os.path.join(npy, f"t{table}.weight.npy"), np.full((1, 2), table, np.float32))
+    tool("convert", npy, out, "--from", "npy")
+    check(len(tool_json("inspect", out)["tables"]) == 1100, "many tables")
+    shutil.rmtree(out)
+    shutil.rmtree(npy)
+
+
 def check_publish_memory(root):
     """Rows pass through memory in pieces, of hash tables and of static ones, whose order changes."""
     if subprocess.run([TOOL, "--version"], capture_output=True, **limited(resource.RLIMIT_AS, 1 << 33)).returncode != 0:
@@ -1794,6 +1820,7 @@ def main():
         check_lost_values(root)
         check_times(root)
         check_scores_of_npy(root)
+        check_many_files(root)
         check_h5(root)
         check_dynamicemb(root)
         check_dump_args(root)

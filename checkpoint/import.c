@@ -155,18 +155,25 @@ static hotbed_status invert_ages(
     return HOTBED_OK;
 }
 
-/* Check that no word of a signed column is negative. `first` is the number of the part's first row. */
+/* Check that no word of a signed column of a part is negative: scores, times or ages. */
 static hotbed_status check_sign(
-    const hotbed_import_table *t, const hotbed_import_column *column, uint64_t first, uint64_t n,
-    const uint64_t *words) {
-    for (uint64_t i = 0; column->is_signed && i < n; i++)
-        if (words[i] > INT64_MAX)
-            return hotbed_fail_table_value(
-                HOTBED_ERR_CORRUPT, t->name, NULL, (double)(int64_t)words[i],
-                "%s: row %" PRIu64 " of table '%s' has %" PRId64
-                "; scores and times are not negative",
-                column->file->name, first + i, t->name, (int64_t)words[i]);
-    return HOTBED_OK;
+    const importer *w, const hotbed_import_table *t, const hotbed_import_part *part,
+    const hotbed_import_column *column, const uint64_t *words) {
+    const hotbed_import_column *keys = &part->columns[HOTBED_COLUMN_KEYS];
+    const hotbed_key_type type = w->import->key_type;
+    uint64_t i = 0, key = 0;
+    while (i < part->rows && (!column->is_signed || words[i] <= INT64_MAX))
+        i++;
+    if (i == part->rows)
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_io_read(keys->file, &key, sizeof key, keys->offset + i * keys->stride));
+    return hotbed_error_key(
+        hotbed_fail_table_value(
+            HOTBED_ERR_CORRUPT, t->name, NULL, (double)(int64_t)words[i],
+            "%s: row %" PRIu64 " of table '%s', key %s, has %" PRId64
+            "; scores, times and ages are not negative",
+            column->file->name, i, t->name, hotbed_key_text(key, type).text, (int64_t)words[i]),
+        key, type);
 }
 
 /* Check that eviction can compare all words. */
@@ -184,7 +191,7 @@ static hotbed_status check_exact(const hotbed_import_table *t, uint64_t n, const
 /* Read a column of words for all rows. Eviction compares 52 bits. If any word is larger, all words
  * are replaced by their ranks, which have the same order. */
 static hotbed_status read_column(
-    const hotbed_import_table *t, uint32_t column, bool ages, uint64_t **out) {
+    const importer *w, const hotbed_import_table *t, uint32_t column, bool ages, uint64_t **out) {
     uint64_t n = 0, at = 0;
     bool any = false;
     *out = NULL;
@@ -201,7 +208,7 @@ static hotbed_status read_column(
     for (uint32_t p = 0; p < t->num_parts && status == HOTBED_OK; at += t->parts[p++].rows) {
         const hotbed_import_column *from = &t->parts[p].columns[column];
         status = read_words(from, t->parts[p].rows, words + at);
-        HOTBED_THEN(status, check_sign(t, from, at, t->parts[p].rows, words + at));
+        HOTBED_THEN(status, check_sign(w, t, &t->parts[p], from, words + at));
     }
     uint64_t unit = t->nanoseconds ? 1000 : 1;
     for (uint64_t i = 0; i < n && column == HOTBED_COLUMN_TIMES; i++)
@@ -225,12 +232,13 @@ static void free_scores(score_columns *m) {
     *m = (score_columns){.scores = NULL};
 }
 
-static hotbed_status read_scores(const hotbed_import_table *t, score_columns *out) {
+static hotbed_status read_scores(
+    const importer *w, const hotbed_import_table *t, score_columns *out) {
     *out = (score_columns){.scores = NULL};
     if (t->kind == HOTBED_TABLE_STATIC)
         return HOTBED_OK;
-    hotbed_status status = read_column(t, HOTBED_COLUMN_SCORES, t->ages, &out->scores);
-    HOTBED_THEN(status, read_column(t, HOTBED_COLUMN_TIMES, false, &out->times));
+    hotbed_status status = read_column(w, t, HOTBED_COLUMN_SCORES, t->ages, &out->scores);
+    HOTBED_THEN(status, read_column(w, t, HOTBED_COLUMN_TIMES, false, &out->times));
     if (status != HOTBED_OK)
         free_scores(out);
     return status;
@@ -281,7 +289,7 @@ static hotbed_status write_rows(
     importer *w, const hotbed_import_table *t, const place *places, uint64_t n) {
     hotbed_chunk chunk;
     score_columns words;
-    HOTBED_TRY(read_scores(t, &words));
+    HOTBED_TRY(read_scores(w, t, &words));
     hotbed_status status = hotbed_chunk_create(w->shard.row_bytes, &chunk);
     if (status != HOTBED_OK) {
         free_scores(&words);
@@ -300,6 +308,27 @@ static hotbed_status write_rows(
     return status;
 }
 
+/* Check how often a key was counted. Counts are signed. */
+static hotbed_status check_count(
+    const importer *w, const hotbed_import_table *t, uint64_t key, uint64_t count) {
+    const hotbed_key_type type = w->import->key_type;
+    if (count > INT64_MAX)
+        return hotbed_error_key(
+            hotbed_fail_table_value(
+                HOTBED_ERR_CORRUPT, t->name, NULL, (double)(int64_t)count,
+                "table '%s': key %s is counted %" PRId64 " times; counts are not negative", t->name,
+                hotbed_key_text(key, type).text, (int64_t)count),
+            key, type);
+    if (count > HOTBED_SCORE_MOST)
+        return hotbed_error_key(
+            hotbed_fail_table_limit(
+                HOTBED_ERR_UNSUPPORTED, t->name, NULL, count, 0x1p52 - 1,
+                "table '%s': key %s is counted %" PRIu64 " times, at most 2^52 - 1", t->name,
+                hotbed_key_text(key, type).text, count),
+            key, type);
+    return HOTBED_OK;
+}
+
 static hotbed_status write_counted(importer *w, const hotbed_import_table *t) {
     uint64_t n = 0;
     place *places = NULL;
@@ -310,13 +339,7 @@ static hotbed_status write_counted(importer *w, const hotbed_import_table *t) {
         uint64_t count = 0;
         status = hotbed_io_read(
             counts->file, &count, sizeof count, counts->offset + places[i].row * counts->stride);
-        if (status == HOTBED_OK && count > HOTBED_SCORE_MOST)
-            status = hotbed_error_key(
-                hotbed_fail_table_limit(
-                    HOTBED_ERR_UNSUPPORTED, t->name, NULL, count, 0x1p52 - 1,
-                    "table '%s': key %s is counted %" PRIu64 " times, at most 2^52 - 1", t->name,
-                    hotbed_key_text(places[i].key, w->import->key_type).text, count),
-                places[i].key, w->import->key_type);
+        HOTBED_THEN(status, check_count(w, t, places[i].key, count));
         if (status == HOTBED_OK)
             status = hotbed_shard_writer_column(
                 &w->shard, HOTBED_COLUMN_COUNTED, &places[i].key, sizeof places[i].key);
@@ -351,7 +374,7 @@ static hotbed_status plan_clock(importer *w) {
         const hotbed_import_table *t = &w->import->tables[i];
         uint64_t most = 0;
         score_columns words;
-        HOTBED_TRY(read_scores(t, &words));
+        HOTBED_TRY(read_scores(w, t, &words));
         if (words.scores != NULL)
             most = largest(w->manifest.tables[i].rows, words.scores);
         free_scores(&words);

@@ -709,6 +709,7 @@ static hotbed_status add_raw_part(source *s, dump *d, uint32_t rank) {
         HOTBED_TRY(set_dim(d, columns[HOTBED_COLUMN_VALUES].file, width));
     HOTBED_TRY(open_raw(
         s, t->name, "emb_scores", rank, world, part->rows, &width, &columns[HOTBED_COLUMN_SCORES]));
+    columns[HOTBED_COLUMN_SCORES].is_signed = true;
     HOTBED_TRY(check_width(t, rank, "scores", HOTBED_COLUMN_SCORES, &d->score_bytes));
     if (d->states != NULL) {
         HOTBED_TRY(open_raw(

@@ -931,7 +931,7 @@ def check_scores_of_npy(root):
     npy, path = os.path.join(root, "npy"), os.path.join(root, "path")
     for column in ("metadata", "times"):
         for value, status, text in (
-            (np.int64(-5), 1, "row 1 of table 't' has -5; scores and times are not negative"),
+            (np.int64(-5), 1, "row 1 of table 't', key 1, has -5; scores, times and ages are not negative"),
             (np.int64(1 << 52), 2, "table 't', row 1: score or time 4503599627370496 is over 2^52 - 1"),
             (np.uint64((1 << 64) - 5), 2, "table 't', row 1: score or time 18446744073709551611 is over 2^52 - 1"),
             (np.int64((1 << 52) - 1), 0, ""),
@@ -1375,7 +1375,15 @@ def check_dump_args(root):
     check(" time 12345\n" in open(os.path.join(out, "MANIFEST")).read(), "the time of the dump")
     shutil.rmtree(out)
     dump({"evict_strategy": "EvictStrategy.KLru"}, emb_scores=np.array([9, 5, -7, 0]))
-    refused("age -7 is negative", status=1)
+    refused("row 2 of table 't', key 2, has -7; scores, times and ages are not negative", status=1)
+    for strategy in ({}, {"evict_strategy": "EvictStrategy.KLfu"}):
+        dump(strategy, world=2, emb_scores=np.array([1, 2, 3, -1]))
+        refused("t_emb_scores.rank_1.world_size_2: row 1 of table 't', key 3, has -1", status=1)
+    counted = {"counter_keys": np.array([8, 9]), "counter_frequencies": np.array([3, -2])}
+    dump({}, **counted)
+    refused("table 't': key 9 is counted -2 times; counts are not negative", status=1)
+    dump({}, **{**counted, "counter_frequencies": np.array([1 << 52, 3])})
+    refused("table 't': key 8 is counted 4503599627370496 times, at most 2^52 - 1")
     dump({"evict_strategy": "EvictStrategy.KLfu"})
     check(taken()[0]["metadata"].tolist() == [1, 2, 3, 4], "counts")
     refused("--ages contradicts", "evict_strategy is 'EvictStrategy.KLfu'", options=["--ages"])

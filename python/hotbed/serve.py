@@ -37,6 +37,16 @@ def _encoding(name: str) -> int:
     return _ENCODINGS.index(name)
 
 
+def _c_text(parameter: str, value: Path) -> bytes:
+    """Return the bytes of a C string, which ends at its first null character."""
+    found = os.fsencode(value)
+    if b"\0" in found:
+        if parameter == "password":
+            raise ArgumentError("password has a null character", parameter=parameter)
+        raise wrong(parameter, value, "has a null character")
+    return found
+
+
 # --- publishing -------------------------------------------------------------------------------------------------------
 
 
@@ -76,6 +86,7 @@ class Publisher:
         states: bool = False,
         redis: Optional["Redis"] = None,
     ) -> None:
+        path = _c_text("directory", directory)
         self._model = found = _Model(model)
         world = 1 if found.comm is None else found.comm.size
         if (comm is None) != (world == 1):
@@ -97,7 +108,6 @@ class Publisher:
         if redis is not None:
             check(lib.hotbed_redis_sink_create(redis._options(keep), sink))
             options.file, options.context = ffi.addressof(lib, "hotbed_redis_sink_file"), sink[0]
-        path = os.fsencode(directory)
         try:
             with found.locks() as storages:
                 check(lib.hotbed_publisher_create(path, storages, len(storages), options, found.stream, out))
@@ -229,7 +239,7 @@ class Redis:
         options = new("redis_options", port=self.port, timeout_ms=self.timeout_ms, cache_rows=self.cache_rows)
         for name in ("path", "host", "prefix", "user", "password"):
             if getattr(self, name) is not None:
-                keep.append(ffi.new("char[]", os.fsencode(getattr(self, name))))
+                keep.append(ffi.new("char[]", _c_text(name, getattr(self, name))))
                 setattr(options, name, keep[-1])
         return options
 
@@ -393,7 +403,7 @@ class Reader(_Rows):
     def __init__(self, directory: Path, follow_ms: int = 200) -> None:
         out = ffi.new("hotbed_reader **")
         options = new("reader_options", follow_ms=follow_ms)
-        check(lib.hotbed_reader_open(os.fsencode(directory), options, out))
+        check(lib.hotbed_reader_open(_c_text("directory", directory), options, out))
         self._open(out[0])
 
     def poll(self) -> None:

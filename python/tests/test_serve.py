@@ -284,6 +284,28 @@ def test_bad_arguments_are_named(tmp_path):
     assert torch.equal(second, torch.cat([torch.zeros(1, 4), rows[1:]]))
 
 
+def test_a_null_character_does_not_cut_a_name(tmp_path):
+    model = train(Model())
+    path = f"{tmp_path}/model\0-test"
+    for call in (lambda: hotbed.serve.Publisher(path, model), lambda: hotbed.serve.Reader(path)):
+        with pytest.raises(hotbed.ArgumentError, match=r"directory .*null character") as caught:
+            call()
+        assert caught.value.parameter == "directory"
+        assert caught.value.value == path
+    for name in ("path", "host", "prefix", "user", "password"):
+        redis = hotbed.serve.Redis(**{"host": "localhost", name: "se\0cret"})
+        calls = (
+            lambda redis=redis: hotbed.serve.RedisReader(redis),
+            lambda redis=redis: hotbed.serve.Publisher(tmp_path / "new", model, redis=redis),
+        )
+        for call in calls:
+            with pytest.raises(hotbed.ArgumentError, match=rf"{name} .*null character") as caught:
+                call()
+            assert caught.value.parameter == name
+            assert name != "password" or "cret" not in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
 def test_closing_a_publisher_reports_the_last_cut(tmp_path):
     model = train(Model())
     model.bags.set_rows("item", torch.tensor([1]), torch.full((1, 8), 1e6))

@@ -166,7 +166,11 @@ const hotbed_io_calls hotbed_io_system = {
 /* --- whole calls ------------------------------------------------------------------------------ */
 
 hotbed_status hotbed_io_fail(const char *what, const char *name, int error) {
-    return hotbed_fail_path_os(HOTBED_ERR_IO, name, -error, "%s %s", what, name);
+    hotbed_status status = hotbed_fail_path_os(HOTBED_ERR_IO, name, -error, "%s %s", what, name);
+    return error != -EMFILE
+               ? status
+               : HOTBED_FAIL_AFTER(
+                     status, "%s: raise the limit of the process (ulimit -n)", hotbed_last_error());
 }
 
 /* Copy the end of `text` to the `*space` bytes before out[*space], and shorten *space. Returns

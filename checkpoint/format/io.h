@@ -88,7 +88,7 @@ typedef struct hotbed_io_file {
  * replaces its beginning, up to the end of a UTF-8 character. */
 void hotbed_io_name(char out[HOTBED_IO_NAME_BYTES], const char *directory, const char *name);
 
-/* Fail with IO: "`what` `name`: reason of -error". */
+/* Fail with IO: "`what` `name`: reason of -error", and what to do about too many open files. */
 hotbed_status hotbed_io_fail(const char *what, const char *name, int error);
 
 /* Open `name` in `directory` (NULL: the current one). Errors: IO. */

@@ -136,6 +136,7 @@ static void save_survives_a_lack_of_descriptors(hotbed_backend backend) {
             continue;
         CHECK_STATUS(status, HOTBED_ERR_IO);
         check_reason(EMFILE);
+        CHECK(strstr(hotbed_last_error(), "(ulimit -n)") != NULL);
         CHECK_EQ(sample_count_names(parent), 0);
     }
     CHECK_OK(status);

@@ -69,22 +69,22 @@ int tool_convert(const tool_options *o) {
         return tool_usage("convert needs --from, --to, --dtype or --state-dtype", "");
     if (o->state_dtype != 0 && (o->from != NULL || o->to != NULL))
         return tool_usage("convert takes --state-dtype neither with --from nor with --to", "");
-    if (o->from != NULL && strcmp(o->from, "npy") == 0 && (o->dtype != 0 || o->scores != NULL))
-        return tool_usage(
-            "convert takes this option only with --from dynamicemb: ",
-            o->dtype != 0 ? "--dtype" : "--scores");
+    const bool npy = o->from != NULL && strcmp(o->from, "npy") == 0;
+    if (o->dtype != 0 && (npy || o->to != NULL))
+        return tool_usage("convert takes --dtype neither with --from npy nor with --to", "");
+    if (npy && o->scores != NULL)
+        return tool_usage("convert takes --scores only with --from dynamicemb", "");
     if (o->from != NULL && o->dtype != 0 && !hotbed_dtype_is_array((uint32_t)o->dtype))
         return tool_usage(
             "convert --from dynamicemb does not read rows of --dtype ",
             hotbed_dtype_name(o->dtype));
     if (o->from != NULL)
         return tool_import(o);
-    const char *unused = o->optimizer != NULL             ? "--optimizer"
-                         : o->key_type != 0               ? "--keys"
-                         : o->ages                        ? "--ages"
-                         : o->dtype != 0 && o->to != NULL ? "--dtype"
-                         : o->scores != NULL              ? "--scores"
-                                                          : NULL;
+    const char *unused = o->optimizer != NULL ? "--optimizer"
+                         : o->key_type != 0   ? "--keys"
+                         : o->ages            ? "--ages"
+                         : o->scores != NULL  ? "--scores"
+                                              : NULL;
     if (unused != NULL)
         return tool_usage("convert takes this option only with --from: ", unused);
     if (o->to == NULL)

@@ -218,6 +218,10 @@ NEEDED = {"reshard": ["--ranks", "2"], "convert": ["--to", "npy"], "gc": ["--kee
 def check_options(root):
     """Each command refuses the options of other commands, and names the commands that take them."""
     paths = [os.path.join(root, "absent"), os.path.join(root, "absent-too")]
+    for other in (["--to", "h5"], ["--to", "npy"], ["--from", "npy"]):  # without them convert takes it
+        done = tool_run("convert", *paths, *other, "--dtype", "f16")
+        message = "convert takes --dtype neither with --from npy nor with --to"
+        check(done.returncode == 2 and message in done.stderr, f"--dtype with {other}: {done.stderr}")
     for (command, n), (option, (takers, value)) in itertools.product(COMMANDS.items(), OPTIONS.items()):
         words = [option] if value is None else [option, value]
         needed = NEEDED.get(command, [])

@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy
 import pytest
 import torch
 from conftest import batch
@@ -84,9 +85,24 @@ def test_each_optimizer_has_a_group():
         groups[0]["tables"] = ("c",)
 
 
-def test_lists_of_betas_are_compared_by_value():
-    same = {name: ht.Adam(betas=[0.5, 0.9]) for name in "abcd"}
-    assert len(collection(same).fused_optimizer.param_groups) == 1
+@pytest.mark.parametrize("kind", [list, numpy.array, torch.tensor])
+def test_hyper_parameters_are_compared_by_value(kind):
+    numbers = {"lr": numpy.float64(0.5), "eps": torch.tensor(0.125), "weight_decay": 1}
+    same = {name: ht.Adam(betas=kind([0.5, 0.75]), **numbers) for name in "abcd"}
+    assert same["a"] == ht.Adam(lr=0.5, betas=(0.5, 0.75), eps=0.125, weight_decay=1.0)
+    assert (
+        str(same["a"]) == "Adam(lr=0.5, betas=(0.5, 0.75), eps=0.125, weight_decay=1.0, max_gradient=0.0, l2_decay=0.0)"
+    )
+    made = collection(same)
+    train(made, 1)
+    optimizer = made.fused_optimizer
+    assert len(optimizer.param_groups) == 1
+    optimizer.load_state_dict(optimizer.state_dict())
+    state = optimizer.state_dict()
+    state["param_groups"][0].update(betas=kind([0.5, 0.75]), eps=numpy.float64(0.125))  # as JSON has it, too
+    optimizer.load_state_dict(state)
+    optimizer.param_groups[0]["betas"] = kind([0.5, 0.75])
+    assert optimizer.param_groups[0]["betas"] == (0.5, 0.75)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +204,74 @@ def test_a_state_dict_of_other_optimizers_is_refused():
     state["param_groups"].pop()
     with pytest.raises(hotbed.ArgumentError, match=r"no parameter group of the tables \['c'\]"):
         first.fused_optimizer.load_state_dict(state)
+
+
+def broken_state(made, wrong):
+    """The state dict of a collection with Adam, trained, in which something is wrong."""
+    train(made)
+    state = made.fused_optimizer.state_dict()
+    last = state["param_groups"][-1]
+    if wrong == "betas":
+        last["betas"] = (0.5, 0.99)
+    elif wrong == "no lr":
+        del last["lr"]
+    elif wrong == "shape":
+        state["state"]["d"]["exp_avg"] = state["state"]["d"]["exp_avg"][:, :1]
+    elif wrong == "clock":
+        del state["clocks"]["d"]["clock"]
+    else:
+        del state["state"]["d"]["exp_avg"]
+    return state
+
+
+WRONG = {
+    "betas": "betas cannot be set to",
+    "no lr": r"no lr of the tables \['a', ",
+    "shape": r"state\.d: .*exp_avg is shape",
+    "clock": "clocks of the table 'd' lack 'clock'",
+    "state": "table 'd': the state dict has no states",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_state_dict_that_is_refused_changes_nothing(wrong):
+    state = broken_state(collection(ht.Adam(lr=0.5)), wrong)
+    made = collection(ht.Adam(lr=0.25))
+    train(made, 1, seed=1)
+    before = made.fused_optimizer.state_dict()
+    with pytest.raises(hotbed.HotbedError, match=WRONG[wrong]):
+        made.fused_optimizer.load_state_dict(state)
+    after = made.fused_optimizer.state_dict()
+    assert after["clocks"] == before["clocks"] and str(after["param_groups"]) == str(before["param_groups"])
+    for table, parts in before["state"].items():
+        assert all(torch.equal(after["state"][table][name], part) for name, part in parts.items())
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_ranks_refuse_a_state_dict_together(wrong):
+    states = [
+        broken_state(collection(ht.Adam(lr=0.5)), wrong),
+        collection(ht.Adam(lr=0.5)).fused_optimizer.state_dict(),
+    ]
+
+    def body(comm):
+        made = collection(ht.Adam(lr=0.25), comm=comm, sharded=ht.ShardedOptions())
+        optimizer = made.fused_optimizer
+        text = WRONG[wrong] if comm.rank == 0 else f"rank 0: .*{WRONG[wrong]}"
+        with pytest.raises(hotbed.HotbedError, match=text) as caught:
+            optimizer.load_state_dict(states[min(comm.rank, 1)])
+        assert isinstance(caught.value, hotbed.CommError) == (comm.rank > 0)
+        assert optimizer.steps == 0 and optimizer.param_groups[0]["lr"] == 0.25
+        optimizer.load_state_dict(states[1])  # the communicator is not aborted
+        return optimizer.param_groups[0]["lr"]
+
+    assert set(well(on_threads(body))) == {0.5}
+
+
+def test_tables_of_different_optimizers_are_not_loaded_into_one():
+    made = collection({**OPTIMIZERS, "b": ht.Adam(lr=0.1), "c": ht.Adam(lr=0.1), "a": ht.Adam(betas=(0.5, 0.9))})
+    with pytest.raises(hotbed.UnsupportedError, match="betas cannot be set"):
+        collection(ht.Adam()).fused_optimizer.load_state_dict(made.fused_optimizer.state_dict())
 
 
 def test_ranks_share_tables_with_optimizers_of_their_own(tmp_path):

@@ -6,19 +6,40 @@ import dataclasses
 import struct
 import warnings
 from collections.abc import Mapping
-from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 import torch
 
-from hotbed.errors import ArgumentError, UnsupportedError
-from hotbed.torch._sharded import ShardedStorage, gather
-from hotbed.torch._states import own_rows, parts_of
+from hotbed.errors import ArgumentError, HotbedError, UnsupportedError
+from hotbed.torch._sharded import ShardedStorage, agree, gather
+from hotbed.torch._states import _look, own_rows, parts_of
 from hotbed.torch._storage import Storage, optimizer_info, stack_level
+from hotbed.torch.config import plain
 
 
 def table_state(storage: Storage, number: int) -> Dict[str, torch.Tensor]:
     """Return the states of a table's rows by name, ``[rows, width]``, and for a hash table its ``keys``."""
     return parts_of(storage, number, storage.state_names())
+
+
+def _wanted(storage: Storage, number: int, given: Optional[Mapping[str, torch.Tensor]]) -> Dict[str, torch.Tensor]:
+    """Return the parts of a table's entry in a state dict that its optimizer needs.
+
+    Raises:
+        ArgumentError: a state is missing, or belongs to another optimizer.
+    """
+    names, table = storage.state_names(), storage.tables[number]
+    wanted = [*names, "keys"] if names and table.is_hash else names
+    if not isinstance(given, Mapping) or any(name not in given for name in wanted):
+        raise ArgumentError(f"table {table.name!r}: the state dict has no states {wanted}", table=table.name)
+    others = sorted(str(name) for name in given if name not in (*names, "keys", "clock"))
+    if others:
+        raise ArgumentError(
+            f"table {table.name!r}: the state dict has {others} of another optimizer; "
+            f"{type(storage.optimizer).__name__} has the states {names}",
+            table=table.name,
+        )
+    return {name: given[name] for name in wanted}
 
 
 def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str, torch.Tensor]]) -> None:
@@ -27,21 +48,12 @@ def load_table_state(storage: Storage, number: int, given: Optional[Mapping[str,
     Raises:
         ArgumentError: a state is missing, has another shape, or belongs to another optimizer.
     """
-    names, table = storage.state_names(), storage.tables[number]
-    wanted = [*names, "keys"] if names and table.is_hash else names
-    error = None
-    if not isinstance(given, Mapping) or any(name not in given for name in wanted):
-        error = ArgumentError(f"table {table.name!r}: the state dict has no states {wanted}", table=table.name)
-    else:
-        others = sorted(str(name) for name in given if name not in (*names, "keys", "clock"))
-        if others:
-            error = ArgumentError(
-                f"table {table.name!r}: the state dict has {others} of another optimizer; "
-                f"{type(storage.optimizer).__name__} has the states {names}",
-                table=table.name,
-            )
-    parts = None if given is None or error is not None else {name: given[name] for name in wanted}
-    found = own_rows(storage, number, f"state.{table.name}", parts or None, error)
+    parts, error = None, None
+    try:
+        parts = _wanted(storage, number, given)
+    except ArgumentError as raised:
+        error = raised
+    found = own_rows(storage, number, f"state.{storage.tables[number].name}", parts or None, error)
     if found is not None:
         storage.set_states(number, *found)
 
@@ -91,6 +103,12 @@ def common(values: Mapping[str, Any], what: str) -> Any:
 def _clock_of(storage: Storage, clocks: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
     """Return the clock of a storage, given the clocks with which its tables were saved."""
     own = {table.name: clocks[table.name] for table in storage.tables}
+    for name, clock in own.items():
+        lacking = [part for part in storage.clock() if part not in clock]
+        if lacking:
+            raise ArgumentError(
+                f"the state dict's clocks of the table {name!r} lack {', '.join(map(repr, lacking))}", table=name
+            )
     steps = {name: int(clock["optimizer_steps"]) for name, clock in own.items()}
     latest = {part: max(clock[part] for clock in own.values()) for part in ("clock", "time")}
     if storage.optimizer is not None and optimizer_info(storage.optimizer).counts_steps:
@@ -109,8 +127,13 @@ _FIXED = frozenset(
 class _Group(Dict[str, Any]):
     """A parameter group: its learning rate may be set, other hyper-parameters are those of the collection."""
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        given = tuple(value) if isinstance(value, list) else value
+    def check(self, name: str, value: Any) -> None:
+        """Compare a hyper-parameter with the collection's.
+
+        Raises:
+            UnsupportedError: it differs, and is not ``lr``.
+        """
+        given = tuple(value) if isinstance(value, list) and name == "tables" else plain(value)
         if name in _FIXED and (name not in self or self[name] != given):
             has = f"the collection was made with {self[name]!r}" if name in self else "its optimizer has none"
             raise UnsupportedError(
@@ -119,7 +142,11 @@ class _Group(Dict[str, Any]):
                 parameter=name,
                 value=value,
             )
-        super().__setitem__(name, given)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.check(name, value)
+        if name not in _FIXED:
+            super().__setitem__(name, value)
 
     def update(self, *others: Any, **more: Any) -> None:
         for name, value in dict(*others, **more).items():
@@ -258,6 +285,35 @@ class FusedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Restore the states that ``state_dict()`` returned, there or on another number of ranks.
 
+        If it raises one of these errors, nothing has changed.
+
+        Raises:
+            ArgumentError: a table or state is missing, or has another shape.
+            UnsupportedError: another hyper-parameter than ``lr`` differs.
+            CommError: one of the two errors on another rank.
+        """
+        error: Optional[HotbedError] = None
+        clocks: List[Dict[str, Any]] = []
+        groups: List[Dict[str, Any]] = []
+        try:
+            clocks, groups = self._checked(state_dict)
+        except HotbedError as raised:
+            error = raised
+        ranks = [s for s in self._storages if isinstance(s, ShardedStorage) and s.comm.size > 1]
+        if ranks:
+            agree(ranks[0].comm, ranks[0].device, ranks[0].streams.current(), error)
+        elif error is not None:
+            raise error
+        for storage, clock in zip(self._storages, clocks):
+            for t, table in enumerate(storage.tables):
+                load_table_state(storage, t, state_dict["state"][table.name])
+            storage.set_clock(clock)
+        for group, given in zip(self.param_groups, groups):
+            group.update(given)
+
+    def _checked(self, state_dict: Any) -> Tuple[List[Dict[str, Any]], List[Dict[str, Any]]]:
+        """Check a state dict; return the clocks of the storages and what the groups get.
+
         Raises:
             ArgumentError: a table or state is missing, or has another shape.
             UnsupportedError: another hyper-parameter than ``lr`` differs.
@@ -271,27 +327,36 @@ class FusedOptimizer(torch.optim.Optimizer):
             raise ArgumentError(
                 f"the state dict of the optimizer has no clocks of the tables {missing}", table=missing[0]
             )
-        groups = [self._group_of(group["tables"], state_dict["param_groups"]) for group in self.param_groups]
         for storage in self._storages:
             for t, table in enumerate(storage.tables):
-                load_table_state(storage, t, state_dict["state"].get(table.name))
-            storage.set_clock(_clock_of(storage, clocks))
-        for group, given in zip(self.param_groups, groups):
-            group.update(given)
+                parts = _wanted(storage, t, state_dict["state"].get(table.name))
+                if parts:
+                    _look(storage, t, f"state.{table.name}", parts)
+        groups = [self._group_of(group, state_dict["param_groups"]) for group in self.param_groups]
+        return [_clock_of(storage, clocks) for storage in self._storages], groups
 
-    def _group_of(self, tables: Sequence[str], given: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
-        """Return what a state dict's groups have for some tables.
+    def _group_of(self, group: Any, given: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+        """Return what a state dict's groups have for the tables of a group.
 
         Raises:
             ArgumentError: a table is in none.
+            UnsupportedError: another hyper-parameter than ``lr`` differs.
         """
-        of_table = {name: group for group in given for name in group.get("tables", ())}
+        tables = group["tables"]
+        of_table = {name: found for found in given for name in found.get("tables", ())}
         missing = [name for name in tables if name not in of_table]
         if missing:
             raise ArgumentError(
                 f"the state dict of the optimizer has no parameter group of the tables {missing}", table=missing[0]
             )
-        found = [of_table[name] for name in tables]
-        merged = {name: value for group in found for name, value in group.items() if name not in ("params", "tables")}
-        merged["lr"] = common({name: group["lr"] for name, group in zip(tables, found)}, "lr")
+        without = [name for name in tables if "lr" not in of_table[name]]
+        if without:
+            raise ArgumentError(f"the state dict of the optimizer has no lr of the tables {without}", table=without[0])
+        merged: Dict[str, Any] = {}
+        for found in (of_table[name] for name in tables):
+            for name, value in found.items():
+                if name not in ("params", "tables"):
+                    group.check(name, value)
+                    merged[name] = value
+        merged["lr"] = common({name: of_table[name]["lr"] for name in tables}, "lr")
         return merged

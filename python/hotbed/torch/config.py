@@ -126,6 +126,17 @@ class EmbeddingBagConfig(EmbeddingConfig):
     pooling: PoolingType = PoolingType.SUM
 
 
+def plain(value: Any) -> Any:
+    """Return a hyper-parameter as a float or a tuple of floats; as it is, if it is no number or numbers."""
+    if value is None or isinstance(value, (bool, str, bytes)):
+        return value
+    try:
+        is_sequence = isinstance(value, (list, tuple)) or bool(getattr(value, "shape", ()))
+        return tuple(plain(part) for part in value) if is_sequence else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return value
+
+
 class Fused:
     """Base of the optimizers.  Their parameters and states are those of the C API's description."""
 
@@ -136,6 +147,11 @@ class Fused:
         "learning_rate": "lr",
         "initial_accumulator": "initial_accumulator_value",
     }
+
+    def __post_init__(self) -> None:
+        """Take lists, and numbers of NumPy and PyTorch, as floats, so that equal optimizers compare equal."""
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, plain(value))
 
     def parameter(self, name: str) -> Any:
         """Return the value of a parameter of C, or None for C's default."""

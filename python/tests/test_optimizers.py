@@ -274,6 +274,25 @@ def test_tables_of_different_optimizers_are_not_loaded_into_one():
         collection(ht.Adam()).fused_optimizer.load_state_dict(made.fused_optimizer.state_dict())
 
 
+def test_hooks_of_state_dicts_run_as_pytorchs():
+    def hooked(optimizer):
+        called, given = [], []
+        optimizer.register_state_dict_pre_hook(lambda own: called.append(("save", own is optimizer)))
+        optimizer.register_state_dict_post_hook(lambda own, state: {**state, "more": 1})
+        optimizer.register_state_dict_post_hook(lambda own, state: called.append(("saved", state["more"])))
+        optimizer.register_load_state_dict_pre_hook(lambda own, state: called.append(("load", state.pop("more"))))
+        optimizer.register_load_state_dict_pre_hook(lambda own, state: {**state, "param_groups": given})
+        optimizer.register_load_state_dict_post_hook(lambda own: called.append(("loaded", own.param_groups[0]["lr"])))
+        state = optimizer.state_dict()
+        given += [{**group, "lr": 0.75} for group in state["param_groups"]]
+        optimizer.load_state_dict(state)
+        return called, state["more"], optimizer.param_groups[0]["lr"]
+
+    found = hooked(collection(ht.Adam()).fused_optimizer)
+    assert found == hooked(torch.optim.Adam([torch.nn.Parameter(torch.ones(1))]))
+    assert [name for name, _ in found[0]] == ["save", "saved", "load", "loaded"]
+
+
 def test_ranks_share_tables_with_optimizers_of_their_own(tmp_path):
     alone = collection()
     train(alone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import struct
 import warnings
@@ -276,11 +277,17 @@ class FusedOptimizer(torch.optim.Optimizer):
             hash table ``keys``, int64 ``[rows]``; with ``clocks`` by table; and with ``param_groups``.  The tensors
             are of the kinds that the collection's state dict has.
         """
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
         take_rates(self._storages)
         state = {table.name: table_state(s, t) for s in self._storages for t, table in enumerate(s.tables)}
         clocks = {table.name: clock for s in self._storages for clock in [s.clock()] for table in s.tables}
         groups = [{k: v for k, v in g.items() if k != "params"} for g in self.param_groups]
-        return {"state": state, "clocks": clocks, "param_groups": groups}
+        made: Dict[str, Any] = {"state": state, "clocks": clocks, "param_groups": groups}
+        for after in self._optimizer_state_dict_post_hooks.values():
+            changed = after(self, made)
+            made = made if changed is None else changed
+        return made
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Restore the states that ``state_dict()`` returned, there or on another number of ranks.
@@ -292,6 +299,10 @@ class FusedOptimizer(torch.optim.Optimizer):
             UnsupportedError: another hyper-parameter than ``lr`` differs.
             CommError: one of the two errors on another rank.
         """
+        state_dict = copy.copy(state_dict)  # for the hooks, as PyTorch does
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = before(self, state_dict)
+            state_dict = state_dict if changed is None else changed
         error: Optional[HotbedError] = None
         clocks: List[Dict[str, Any]] = []
         groups: List[Dict[str, Any]] = []
@@ -310,6 +321,8 @@ class FusedOptimizer(torch.optim.Optimizer):
             storage.set_clock(clock)
         for group, given in zip(self.param_groups, groups):
             group.update(given)
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
 
     def _checked(self, state_dict: Any) -> Tuple[List[Dict[str, Any]], List[Dict[str, Any]]]:
         """Check a state dict; return the clocks of the storages and what the groups get.

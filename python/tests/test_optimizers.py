@@ -1,5 +1,7 @@
 """Tables with optimizers of their own, and learning rates that come back."""
 
+import copy
+import pickle
 import warnings
 
 import numpy
@@ -291,6 +293,49 @@ def test_hooks_of_state_dicts_run_as_pytorchs():
     found = hooked(collection(ht.Adam()).fused_optimizer)
     assert found == hooked(torch.optim.Adam([torch.nn.Parameter(torch.ones(1))]))
     assert [name for name, _ in found[0]] == ["save", "saved", "load", "loaded"]
+
+
+CHANGES = {
+    "append": lambda groups: groups.append({"params": [torch.ones(1)], "lr": 1.0}),
+    "insert": lambda groups: groups.insert(0, groups[0]),
+    "extend": lambda groups: groups.extend([groups[0]]),
+    "pop": lambda groups: groups.pop(),
+    "remove": lambda groups: groups.remove(groups[0]),
+    "clear": lambda groups: groups.clear(),
+    "reverse": lambda groups: groups.reverse(),
+    "sort": lambda groups: groups.sort(key=len),
+    "+=": lambda groups: groups.__iadd__([groups[0]]),
+    "*=": lambda groups: groups.__imul__(2),
+    "del": lambda groups: groups.__delitem__(0),
+    "del lr": lambda groups: groups[0].__delitem__("lr"),
+    "pop betas": lambda groups: groups[0].pop("betas"),
+    "clear a group": lambda groups: groups[0].clear(),
+    "popitem": lambda groups: groups[0].popitem(),
+    "|=": lambda groups: groups[0].__ior__({"betas": (0.25, 0.5)}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_groups_are_not_added_or_removed(change):
+    groups = collection().fused_optimizer.param_groups
+    before = str(groups)
+    with pytest.raises(hotbed.UnsupportedError, match=r"fused_optimizer: .* cannot be"):
+        CHANGES[change](groups)
+    assert str(groups) == before
+
+
+def test_groups_can_be_copied_and_have_further_entries():
+    groups = collection().fused_optimizer.param_groups
+    for copied in (copy.deepcopy(groups), copy.copy(groups), pickle.loads(pickle.dumps(groups))):
+        assert type(copied) is list and [g["lr"] for g in copied] == [0.1, 0.1, 0.5]
+    assert type(copy.deepcopy(groups)[0]) is type(copy.copy(groups[0])) is dict
+    groups[0]["mine"] = [1]
+    group = groups[0]
+    group |= {"lr": 0.75, "yours": 2}
+    assert groups[0].pop("mine") == [1] and groups[0].pop("mine", 3) == 3 and groups[0].pop("yours") == 2
+    assert "mine" not in groups[0] and groups[0]["lr"] == 0.75
+    with pytest.raises(KeyError):
+        groups[0].pop("mine")
 
 
 def test_ranks_share_tables_with_optimizers_of_their_own(tmp_path):

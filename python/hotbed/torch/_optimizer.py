@@ -125,6 +125,13 @@ _FIXED = frozenset(
 )
 
 
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise UnsupportedError(
+        "fused_optimizer: param_groups cannot be replaced, added or removed, nor can lr and other hyper-parameters of "
+        "theirs be removed, since the collection would not see it; set lr of its groups instead"
+    )
+
+
 class _Group(Dict[str, Any]):
     """A parameter group: its learning rate may be set, other hyper-parameters are those of the collection."""
 
@@ -149,6 +156,18 @@ class _Group(Dict[str, Any]):
         if name not in _FIXED:
             super().__setitem__(name, value)
 
+    def __delitem__(self, name: str) -> None:
+        if name in _FIXED or name in ("lr", "params"):
+            _refuse()
+        super().__delitem__(name)
+
+    def __ior__(self, other: Any) -> _Group:  # type: ignore[misc, override]
+        self.update(other)
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return dict, (dict(self),)  # copies are no groups
+
     def update(self, *others: Any, **more: Any) -> None:
         for name, value in dict(*others, **more).items():
             self[name] = value
@@ -158,25 +177,29 @@ class _Group(Dict[str, Any]):
             self[name] = default
         return self[name]
 
+    def pop(self, name: str, *default: Any) -> Any:
+        found = self[name] if name in self or not default else default[0]
+        if name in self:
+            del self[name]
+        return found
 
-def _refuse_groups() -> NoReturn:
-    raise UnsupportedError(
-        "fused_optimizer: param_groups cannot be replaced, since the collection would not see another learning rate; "
-        "set lr of its groups instead"
-    )
+    popitem = clear = _refuse
 
 
 class _Groups(List[Dict[str, Any]]):
-    """The parameter groups of a collection, which reads ``lr`` from them: no other group can take the place of one."""
+    """The parameter groups of a collection, which reads ``lr`` from them: none can be replaced, added or removed."""
 
-    def __setitem__(self, *_: Any) -> None:
-        _refuse_groups()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = insert = extend = pop = remove = clear = sort = reverse = _refuse
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return list, (list(self),)
 
 
 def keep_groups(optimizer: torch.optim.Optimizer, name: str) -> None:
     """Refuse another list in the place of ``param_groups``."""
     if name == "param_groups" and isinstance(vars(optimizer).get(name), _Groups):
-        _refuse_groups()
+        _refuse()
 
 
 class FusedOptimizer(torch.optim.Optimizer):

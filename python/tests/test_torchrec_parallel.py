@@ -244,7 +244,26 @@ def run_without_samples(rank, device):
     return len(model.module.bags.keys("b"))
 
 
-RUNS = {f.__name__: f for f in (run_dlrm, run_pipeline, run_mixed, run_options, run_own, run_without_samples)}
+def run_frozen(rank, device):
+    """Train with frozen bags; then train them, too.  Returns whether each of both collections changed."""
+    own = mixed(device=torch.device("meta"))
+    own.bags.requires_grad_(False)
+    more = {"optimizer": OPTIMIZERS, "seed": 3}
+    model = DistributedModelParallel(own, device=device, sharders=sharders(ht.ShardedOptions(), **more))
+    found, before = [], ht.full_state_dict(model)
+    for _ in range(2):
+        train_mixed(model, [0])
+        after = ht.full_state_dict(model)
+        names = ("bags.embedding_bags.a.weight", "rows.embeddings.c.weight")
+        found.append([not torch.equal(before[name], after[name]) for name in names])
+        before = after
+        model.requires_grad_(True)
+    return found
+
+
+RUNS = {
+    f.__name__: f for f in (run_dlrm, run_pipeline, run_mixed, run_options, run_own, run_without_samples, run_frozen)
+}
 
 
 def main(folder, kind, rank):
@@ -344,6 +363,10 @@ def test_a_rank_may_have_no_samples(results):
     assert sum(results["run_without_samples"]) == len(keys.unique())
 
 
+def test_tables_that_are_frozen_stay_frozen(results):
+    assert results["run_frozen"] == [[[False, True], [True, True]]] * RANKS
+
+
 def test_wrong_uses_are_named():
     bags, rows = sharders(MOST)
     model, table_wise = dlrm().model.sparse_arch.embedding_bag_collection, SimpleNamespace(sharding_type="table_wise")
@@ -366,6 +389,11 @@ def test_wrong_uses_are_named():
     )
     with pytest.raises(hotbed.UnsupportedError, match="must have the same number of samples"):
         alone(varying)
+    model.embedding_bags["user"].weight.requires_grad_(False)
+    with pytest.raises(
+        hotbed.UnsupportedError, match=r"sparse: the tables \['user'\] have requires_grad=False, and \['it"
+    ):
+        bags.shard(model, {}, env, module_fqn="sparse")
     model.embedding_bags["user"].weight._optimizer_classes = [torch.optim.SGD]
     with pytest.raises(hotbed.ArgumentError, match="table 'user' has an optimizer of apply_optimizer_in_backward"):
         bags.shard(model, {}, env)

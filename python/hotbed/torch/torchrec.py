@@ -262,9 +262,12 @@ class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
     ) -> ShardedModule[Any, Any, Any, Any]:
         """Create Hotbed's collection, with the weights of the module unless they are on the meta device.
 
+        It is frozen if the weights are, that is, if none requires a gradient.
+
         Raises:
             ArgumentError: the module or the environment is unsuitable; the text says why.
-            UnsupportedError: the plan is not row-wise, or the module has ``need_indices``.
+            UnsupportedError: the plan is not row-wise, only some of the weights are frozen, or the module has
+                ``need_indices``.
         """
         place = module_fqn or type(module).__name__
         for name, planned in params.items():
@@ -281,6 +284,14 @@ class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
                     f"{place}: table {name!r} has an optimizer of apply_optimizer_in_backward(); pass it to sharders()",
                     table=name,
                 )
+        frozen = [name for name, weight in weights.items() if not weight.requires_grad]
+        if 0 < len(frozen) < len(weights):
+            raise UnsupportedError(
+                f"{place}: the tables {frozen} have requires_grad=False, and {[n for n in weights if n not in frozen]} "
+                "have not; a collection of Hotbed is frozen as a whole, so put the frozen tables into one of their own",
+                parameter="requires_grad",
+                table=frozen[0],
+            )
         if self._kind is torchrec.EmbeddingCollection and module.need_indices():
             raise UnsupportedError(
                 f"{place}: need_indices=True is not supported; the keys are in the batch", "need_indices", True
@@ -304,7 +315,7 @@ class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
             made = ShardedEmbeddingBagCollection(configs, is_weighted=module.is_weighted(), **common)
         else:
             made = ShardedEmbeddingCollection(module.embedding_configs(), **common)
-        made.train(module.training)
+        made.train(module.training).requires_grad_(not frozen)
         state = module.state_dict()
         hashed = {table.name for table in made._tables if table.is_hash}
         made.load_state_dict(

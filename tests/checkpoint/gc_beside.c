@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 typedef int (*open_function)(int directory, const char *name, int flags, ...);
@@ -19,12 +20,22 @@ typedef int (*stat_function)(int directory, const char *name, struct stat *stat,
 typedef int (*rename_function)(int from, const char *name, int to, const char *new_name);
 typedef int (*unlink_function)(int directory, const char *name, int flags);
 
+static bool run(const char *command) {
+    int status = 1;
+    const pid_t child = fork();
+    if (child == 0) {
+        (void)execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(99);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
 /* Return the C library's function, after the command of the other process if this is its moment. */
 static void *below(const char *function) {
-    static int calls;
+    static long calls;
     const char *command = getenv("GC_COMMAND"), *call = getenv("GC_CALL");
-    if (command != NULL && call != NULL && ++calls == atoi(call))
-        if (unsetenv("LD_PRELOAD") != 0 || system(command) != 0)
+    if (command != NULL && call != NULL && ++calls == strtol(call, NULL, 10))
+        if (unsetenv("LD_PRELOAD") != 0 || !run(command))
             _exit(99);
     return dlsym(RTLD_NEXT, function);
 }

@@ -61,7 +61,7 @@ HOTBED_API void hotbed_reader_close(hotbed_reader *reader);
  * Errors: ARGUMENT, and the reason why a newer cut could not be used; the reader keeps the last one
  * that could: CORRUPT (a file of a cut is missing, incomplete or damaged, with its name), STATE (a cut
  * before it is missing; tables, dims or key types differ from those at the open; the directory was replaced by
- * one without newer cuts), IO, MEMORY. */
+ * one without newer cuts; the publisher removes cuts faster than they are read), IO, MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_reader_poll(hotbed_reader *reader);
 
 /* One lookup: bags of keys of one table. Start from {0}, then set fields. Frozen: it has no size

@@ -653,6 +653,32 @@ def test_a_subclass_may_have_parameters():
     assert second.scale.item() == 3.0 and torch.equal(second.top.weight, first.top.weight)
 
 
+def test_types_and_devices_reach_what_a_subclass_adds():
+    class Scaled(ht.EmbeddingBagCollection):
+        def __init__(self):
+            super().__init__([ht.EmbeddingBagConfig(ROWS, DIM, "a", feature_names=["f"])])
+            self.scale = torch.nn.Parameter(torch.ones(1))
+            self.register_buffer("count", torch.ones(1))
+            self.top = torch.nn.Linear(2, 2)
+
+    bags = Scaled()
+    model = torch.nn.Sequential(bags)
+    with pytest.warns(UserWarning, match="data types"):
+        model.double()
+    added = [*model.parameters(), *model.buffers()]
+    assert len(added) == 4 and {tensor.dtype for tensor in added} == {torch.float64}
+    assert bags.weight("a").dtype == torch.float32
+    model.share_memory()
+    assert all(tensor.is_shared() for tensor in [*model.parameters(), *model.buffers()])
+    before, rows = bags.scale.data_ptr(), bags.weight("a").clone()
+    model.to_empty(device="cpu")
+    assert bags.scale.data_ptr() != before
+    assert torch.equal(bags.weight("a"), rows)
+    with pytest.raises(hotbed.StateError, match="do not move to meta"):
+        bags.to("meta")
+    assert bags.scale.device.type == "cpu"
+
+
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("kind", ["static", "hash", "two tiers"])
 @pytest.mark.parametrize("shape", [(ROWS, 1), (ROWS, DIM + 2), (ROWS,)])

@@ -670,6 +670,7 @@ class _Collection(torch.nn.Module):
                 f"{type(self).__name__} keeps its data types; set data_type of its tables and output_dtype",
                 stacklevel=stack_level(),
             )
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # what a subclass adds
         return self
 
     def named_modules(

@@ -82,6 +82,7 @@ class _Model:
         """
         self.storages: List[Any] = []
         self.names: List[str] = []  # of the C storages
+        self.is_collection = False  # the model itself has tables
         from hotbed.torch._dense import Dense, Place
 
         self.dense = Dense(model)
@@ -101,21 +102,23 @@ class _Model:
         if id(module) in seen:
             return
         seen.add(id(module))
+        from hotbed.torch._dense import is_collection
+        from hotbed.torch._storage import Storage
+
         inner = getattr(module, "_hotbed", None)  # of dynamicemb's layer
-        found = module.storages if isinstance(getattr(module, "storages", None), list) else None
-        if found is None and hasattr(inner, "streams"):
-            found = [inner]
-        if found is not None:
+        found = module.storages if is_collection(module) else [inner] if isinstance(inner, Storage) else []
+        for storage in found:
+            for label, _, _ in storage.lookups():
+                whole = ".".join(part for part in (place.name, label) if part)
+                self.names.append(re.sub("[^A-Za-z0-9_.-]", "_", whole)[-63:])
+            self.storages.append(storage)
+        if found:
+            self.is_collection = self.is_collection or not place.name
             comms.append(getattr(module, "comm", None))
-            for storage in found:
-                for label, _, _ in storage.lookups():
-                    whole = ".".join(part for part in (place.name, label) if part)
-                    self.names.append(re.sub("[^A-Za-z0-9_.-]", "_", whole)[-63:])
-                self.storages.append(storage)
-        elif hasattr(module, "named_children"):
-            self.dense.add(place, module)
-            for name, child in module.named_children():
-                self._walk(child, place.child(module, name), comms, seen)
+        if hasattr(module, "named_children"):
+            with self.dense.adding(place, module, bool(found)):
+                for name, child in module.named_children():
+                    self._walk(child, place.child(module, name), comms, seen)
 
     @property
     def stream(self) -> Any:
@@ -198,14 +201,53 @@ class _Model:
         is_first = distributed and torch.distributed.get_rank() == 0
         only_first = all(same == b"+" for same in self.gather(b"+" if keep == is_first else b"-"))
         with self.together():
+            model, metadata = self.dense.state(keep)
             state = {
-                "model": self.dense.state(keep),
+                "model": model,
+                "metadata": metadata,
                 "optimizer": self.dense.optimizer_state(optimizer, keep, only_first),
             }
-            file = io.BytesIO()
-            if keep:
-                torch.save(state, file)
-        return file.getvalue() if keep else None
+            saved = _pack(state) if keep else None
+        return saved
+
+
+def _pack(state: Dict[str, Any]) -> bytes:
+    """Return the bytes of a dense part.
+
+    Raises:
+        ArgumentError: an entry has a type that a load would refuse.
+    """
+    import torch
+
+    def packed(value: Any) -> bytes:
+        file = io.BytesIO()
+        torch.save(value, file)
+        file.seek(0)
+        torch.load(file, "cpu", weights_only=True)
+        return file.getvalue()
+
+    try:
+        return packed(state)
+    except Exception:
+        for part, entries in state.items():
+            for name, entry in entries.items() if isinstance(entries, dict) else ():
+                try:
+                    packed(entry)
+                except Exception as error:
+                    what = repr(name) if part == "model" else f"{part} {name!r}"
+                    raise ArgumentError(
+                        f"the dense part: {what} cannot be loaded again, since it has something that "
+                        "torch.load(weights_only=True) refuses; make it of tensors, numbers, strings, lists, tuples "
+                        f"and dicts, or call torch.serialization.add_safe_globals(): {_reason(error)}",
+                        parameter=str(name),
+                    ) from error
+        raise
+
+
+def _reason(error: Exception) -> str:
+    """Return the part of an error of ``torch.save()`` or ``torch.load()`` that says which type it refuses."""
+    refused = re.search(r"GLOBAL \S+", str(error))
+    return refused[0] if refused else str(error).partition("\n")[0]
 
 
 def _check(extra: Any = b"", increments: Any = (), path: Path = "") -> None:
@@ -588,7 +630,8 @@ def save(path: Path, model: Any, optimizer: Any = None, step: int = 0, extra: by
             The directory that will contain it must exist.  The same on all ranks.
         model: a module that contains collections of ``hotbed.torch``, also those of ``sharders()`` under
             ``DistributedModelParallel``, or layers of ``hotbed.compat.dynamicemb``; or one collection.  The names of
-            all tables are distinct.  The rest of the module is its dense part, of which rank 0's state dict is saved.
+            all tables are distinct.  The rest of the module is its dense part, of which rank 0's state dict is saved,
+            with the versions of its modules; hooks of state dicts are called.
             Tensors that ranks share, by ``FullyShardedDataParallel``, ``fully_shard()`` or as ``DTensor``, are gathered
             into rank 0's host memory.
         optimizer: the optimizer of the dense part, whose state dict is saved too; None: none.  The states of
@@ -598,11 +641,13 @@ def save(path: Path, model: Any, optimizer: Any = None, step: int = 0, extra: by
 
     Raises:
         ArgumentError: ``model`` has no collection, or two tables of one name; ranks save under different names; the
-            optimizer has a parameter that is not in the dense part.
+            optimizer has a parameter that is not in the dense part; an entry of the dense part or its optimizer has a
+            type that ``torch.load(weights_only=True)`` refuses.
         StateError: the path exists, or ranks save different steps.
         FileError: the files could not be written, for example for lack of space or permission, or because the directory
             that will contain ``path`` does not exist.
-        UnsupportedError: the library was built without HDF5; or the dense part has a ``ShardedTensor``.
+        UnsupportedError: the library was built without HDF5; the dense part has a ``ShardedTensor``; the model itself
+            overrides ``state_dict()`` or ``load_state_dict()``; or a hook of a state dict fails.
     """
     _save(path, _Model(model), optimizer, step, extra, None)
 
@@ -643,20 +688,22 @@ def load(path: Path, model: Any, increments: Sequence[Path] = (), optimizer: Any
 
     The collections keep their seeds; a ``UserWarning`` is issued if the checkpoint was trained with another one,
     because keys that are new after the load then get other initial rows than in that run.  A load that fails while it
-    reads rows leaves the tables empty, and the dense part unchanged.
+    reads rows leaves the tables empty, and the dense part unchanged.  Names and shapes of the dense part are compared
+    before; inside of a module of another version they may differ.
 
     Args:
         path: a full checkpoint.
         model: as in ``save()``; optimizers of collections are of the saved kind, or None, which loads rows without the
-            optimizer's states.  For a single collection, a dense part in the checkpoint is ignored.
+            optimizer's states.  For a single collection, a dense part of another model in the checkpoint is ignored,
+            with a ``UserWarning`` if the collection's class adds parameters.
         increments: paths of the increments that follow it, in order.
         optimizer: the optimizer of the dense part, whose state is loaded too; None: none.
 
     Raises:
         CorruptError: a file is damaged.
         StateError: no table of the model is in the checkpoint, a key type or an optimizer is of another kind, or the
-            dense part or the parameters of its optimizer are others; the increments do not follow each other; the ranks
-            load different checkpoints; or forwards that wait for their backward hold rows.
+            dense part or the parameters of its optimizer are others, or cannot be loaded; the increments do not follow
+            each other; the ranks load different checkpoints; or forwards that wait for their backward hold rows.
         FullError: a table that does not evict is full.
     """
     return _load(path, _Model(model), optimizer, increments, ffi.NULL)[0]
@@ -670,11 +717,21 @@ def _load(path: Path, model: _Model, optimizer: Any, increments: Sequence[Path],
         _check(path=path)
         known = tables(path)  # also explains what is no checkpoint
         blobs = _blobs(chain[-1])
-        dense = _dense(model, optimizer, blobs)
+        dense = _dense(chain[-1], model, optimizer, blobs)
     _compare(model, chain)
     _check_order(chain)
     with model.together():
-        states = None if dense is None else _check_dense(chain[-1], model, optimizer, dense)
+        states = None
+        try:
+            states = None if dense is None else _check_dense(chain[-1], model, optimizer, dense)
+        except StateError:
+            if not model.is_collection or optimizer is not None:
+                raise
+            warnings.warn(
+                f"{chain[-1]} has the dense part of another model: of the collection only the tables are loaded",
+                stacklevel=3,
+            )
+            dense = None
     keep: List[Any] = [ffi.new("char[]", os.fsencode(p)) for p in chain[1:]]
     paths = ffi.new("char *[]", keep)
     options = new("checkpoint_load_options", num_increments=len(chain) - 1, mark=mark)
@@ -698,7 +755,7 @@ def _load(path: Path, model: _Model, optimizer: Any, increments: Sequence[Path],
         if table.loaded < table.saved:
             warnings.warn(f"{chain[0]}: table {table.name!r}: {_why(table)}", stacklevel=3)
     if dense is not None:
-        model.dense.load(dense["model"])
+        model.dense.load(chain[-1], dense["model"], dense["metadata"])
         if optimizer is not None:
             optimizer.load_state_dict(states)
     return Loaded(int(report.step), blobs.get(_EXTRA, b""), found), bool(report.marked)
@@ -778,7 +835,7 @@ def _blobs(path: str) -> Dict[str, bytes]:
     return found
 
 
-def _dense(model: _Model, optimizer: Any, blobs: Dict[str, bytes]) -> Optional[Dict[str, Any]]:
+def _dense(path: str, model: _Model, optimizer: Any, blobs: Dict[str, bytes]) -> Optional[Dict[str, Any]]:
     """Return the dense part of a checkpoint; None: it is not to be loaded."""
     model.dense.check(optimizer)
     if not model.dense and optimizer is None:
@@ -786,8 +843,18 @@ def _dense(model: _Model, optimizer: Any, blobs: Dict[str, bytes]) -> Optional[D
     import torch
 
     if _DENSE not in blobs:
-        return {"model": {}}
-    return dict(torch.load(io.BytesIO(blobs[_DENSE]), "cpu", weights_only=True))
+        return {"model": {}, "metadata": {}}
+    try:
+        found = torch.load(io.BytesIO(blobs[_DENSE]), "cpu", weights_only=True)
+        return {part: found[part] for part in ("model", "metadata", "optimizer")}
+    except Exception as error:
+        if model.is_collection and optimizer is None:
+            return {"model": {}, "metadata": {}}  # which only another model has
+        raise StateError(
+            f"{path}: the dense part is not loaded: {_reason(error)}; call torch.serialization.add_safe_globals() if "
+            "you trust its types, or load() a collection of the model alone",
+            path=path,
+        ) from error
 
 
 def _check_dense(path: str, model: _Model, optimizer: Any, dense: Dict[str, Any]) -> Any:
@@ -795,7 +862,7 @@ def _check_dense(path: str, model: _Model, optimizer: Any, dense: Dict[str, Any]
 
     Ranks call it together.
     """
-    model.dense.check_state(path, dense["model"])
+    model.dense.check_state(path, dense["model"], dense["metadata"])
     if optimizer is None:
         return None
     if dense.get("optimizer") is None:

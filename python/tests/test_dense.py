@@ -1,6 +1,7 @@
 """Checkpoints of models whose dense part ranks share: FSDP, fully_shard() and DTensors, on 2 ranks, 3 and 1."""
 
 import importlib.util
+import io
 
 import pytest
 import torch
@@ -160,6 +161,60 @@ def save(folder, comm):
             torch.save((whole, rows), f"{folder}/{name}.pt")
 
 
+class Renamed(torch.nn.Linear):
+    """A layer whose hooks rename its weight in state dicts, and that sums what it has loaded."""
+
+    def __init__(self):
+        super().__init__(3, 6)
+        self.register_state_dict_post_hook(self.renamed)
+        self.register_load_state_dict_pre_hook(self.renamed_back)
+        self.register_load_state_dict_post_hook(self.loaded)
+
+    @staticmethod
+    def renamed(module, state, prefix, metadata):
+        state[f"{prefix}double"] = state.pop(f"{prefix}weight") * 2
+
+    @staticmethod
+    def renamed_back(module, state, prefix, *_):
+        state[f"{prefix}weight"] = state.pop(f"{prefix}double") / 2
+
+    @staticmethod
+    def loaded(module, keys):
+        module.sum = whole(module.weight).sum().item()
+
+
+def whole(tensor):
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def hooks(folder, comm):
+    """Hooks get and set the shared weights of a model."""
+    values = torch.arange(18.0).reshape(6, 3)
+    for name, kind in KINDS.items():
+        if name == "tensor_parallel":
+            continue  # names a layer of Model
+        for way in ("save", "load"):
+            model = Model(comm)
+            model.block = Renamed()
+            with torch.no_grad():
+                model.block.weight.copy_(values if way == "save" else -values)
+            inner, model = model.block, kind(model)
+            if way == "save":
+                checkpoint.save(f"{folder}/hooks-{name}", model)
+            else:
+                checkpoint.load(f"{folder}/hooks-{name}", model)
+                assert inner.sum == values.sum(), name
+                found = ht.full_state_dict(model) if not name.startswith("fsdp") else None
+                assert found is None or torch.equal(find(found, "block.double"), 2 * values), name
+        blob = checkpoint._blobs(f"{folder}/hooks-{name}")["dense"]
+        saved = torch.load(io.BytesIO(blob), weights_only=True)["model"]
+        assert torch.equal(saved["block.double"], 2 * values), name
+
+
+def find(state, name):
+    return next(value for key, value in state.items() if clean(key) == name)
+
+
 def load(folder, comm):
     for name, kind in dict.fromkeys(pair for pair in TRIED if pair[0] in SAVED and pair[1] in KINDS):
         what, (own, groups) = f"{name} into {kind}", SAVED[name]
@@ -178,7 +233,7 @@ def load(folder, comm):
             assert not any(optimizer.state.values()), what
 
 
-ROLES = {f.__name__: f for f in (save, load)}
+ROLES = {f.__name__: f for f in (save, load, hooks)}
 
 
 def main(role, folder, rank, world):
@@ -207,6 +262,10 @@ def saved(tmp_path_factory):
 
 def test_three_ranks_load_a_dense_part_that_two_shared(saved):
     run_ranks(saved, 3, main, "load", saved)
+
+
+def test_hooks_have_whole_weights(saved):
+    run_ranks(saved, 2, main, "hooks", saved)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -6,16 +6,20 @@ tensors of a model.  A checkpoint has neither: so a model is loaded with another
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
 import warnings
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
+import numpy
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.nn.modules.module import _IncompatibleKeys
+from torch.utils._pytree import tree_map, tree_map_only
 
-from hotbed.errors import ArgumentError, StateError, UnsupportedError
+from hotbed.errors import ArgumentError, HotbedError, StateError, UnsupportedError
+from hotbed.torch._modules import EmbeddingBagCollection, EmbeddingCollection
 from hotbed.torch._states import dtensors
 
 _FSDP = "FullyShardedDataParallel"
@@ -48,7 +52,7 @@ class Place:
     @property
     def prefix(self) -> str:
         """The beginning of the names of the module's tensors."""
-        return f"{self.name}." if self.name else ""
+        return _prefix(self.name)
 
     def child(self, parent: Any, name: str) -> Place:
         """Return the place of a child of the module at this place."""
@@ -61,6 +65,10 @@ class Place:
         )
 
 
+def _prefix(name: str) -> str:
+    return f"{name}." if name else ""
+
+
 def _join(name: str, part: str) -> str:
     return f"{name}.{part}" if name else part
 
@@ -70,28 +78,37 @@ def _wrapper(module: Any) -> Optional[str]:
 
 
 class Dense:
-    """The modules of a model that are outside of its collections."""
+    """What a model has outside of its tables: its modules, as ``state_dict()`` visits them."""
 
     def __init__(self, model: Any) -> None:
         """Begin without modules."""
         self._model = model
-        self._modules: List[Tuple[Place, Any]] = []
+        #: Each module before its children, and again behind them, where the last element is True.
+        self._visits: List[Tuple[Place, Any, bool]] = []
 
     def __bool__(self) -> bool:
         """Whether there are modules."""
-        return bool(self._modules)
+        return bool(self._visits)
 
-    def add(self, place: Place, module: Any) -> None:
-        """Add a module that is outside of all collections, outer ones first."""
-        if _wrapper(module) is None:
-            self._modules.append((place, module))
+    @contextlib.contextmanager
+    def adding(self, place: Place, module: Any, has_tables: bool) -> Iterator[None]:
+        """Add a module; its children are added in the block.
+
+        Wrappers are not added, nor modules that have tables and nothing else.
+        """
+        is_added = _wrapper(module) is None and (not has_tables or _has_state(module))
+        if is_added:
+            self._visits.append((place, module, False))
+        yield
+        if is_added:
+            self._visits.append((place, module, True))
 
     def check(self, optimizer: Any) -> None:
         """Check what can be checked without other ranks.
 
         Raises:
             ArgumentError: the optimizer is a collection's, whose states are saved with the rows.
-            UnsupportedError: a tensor is a ``ShardedTensor``.
+            UnsupportedError: a tensor is a ``ShardedTensor``; the model has a ``state_dict()`` of its own.
         """
         from hotbed.torch._optimizer import FusedOptimizer
 
@@ -100,7 +117,14 @@ class Dense:
                 "optimizer: a fused_optimizer, whose states are saved and loaded with the rows; pass the optimizer of "
                 "the dense part, or None"
             )
-        for place, module in self._modules:
+        for place, module in self._modules():
+            for method in ("state_dict", "load_state_dict"):
+                if place.name == "" and _overrides(module, method):
+                    raise UnsupportedError(
+                        f"{type(module).__name__} overrides {method}(), which hotbed.checkpoint does not call for the "
+                        "whole model; use hooks of state dicts, or get_extra_state() and set_extra_state()",
+                        parameter=method,
+                    )
             for name, value in _own(place, module).items():
                 _refuse_sharded(name, value)
         if optimizer is not None:
@@ -108,31 +132,57 @@ class Dense:
 
     # --- the modules ----------------------------------------------------------------------------
 
-    def state(self, keep: bool) -> Dict[str, Any]:
-        """Return the state dict with whole tensors.  Ranks that share tensors call it together.
+    def state(self, keep: bool) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+        """Return the state dict with whole tensors, and the metadata of modules by name, such as their versions.
+
+        Ranks that share tensors call it together.
 
         Args:
             keep: False: values are only good for their shapes.
-        """
-        found: Dict[str, Any] = {}
-        for place, module in self._each():
-            copy = keep and place.unit is not None  # whose tensors are whole only now
-            for name, value in _own(place, module).items():
-                found[name] = tree_map_only(torch.Tensor, functools.partial(_whole, keep=keep, copy=copy), value)
-        return found
 
-    def check_state(self, path: str, state: Mapping[str, Any]) -> None:
+        Raises:
+            UnsupportedError: a hook fails.
+        """
+        found: Dict[str, Any] = collections.OrderedDict()
+        metadata: Dict[str, Any] = {}
+        for place, module, is_end in self._each():
+            with _calling(place, module):
+                if is_end:
+                    for hook in module._state_dict_hooks.values():
+                        result = hook(module, found, place.prefix, metadata[place.name])
+                        found = found if result is None else result
+                    if _overrides(module, "state_dict"):
+                        _call_override(place, module, found)
+                    continue
+                metadata[place.name] = {"version": module._version}
+                for hook in module._state_dict_pre_hooks.values():
+                    hook(module, place.prefix, False)
+                own = _own(place, module)
+                if place.unit is not None:  # its tensors are whole only now
+                    own = tree_map_only(torch.Tensor, functools.partial(_copy, keep=keep), own)
+                found.update(own)
+        whole = functools.partial(tree_map_only, torch.Tensor, functools.partial(_whole, keep=keep))
+        return {name: whole(value) for name, value in found.items()}, metadata
+
+    def check_state(self, path: str, state: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         """Raise if a state dict is of another dense part.  Ranks that share tensors call it together.
+
+        Names and shapes inside of a module of another version may differ: the module itself converts them.
 
         Raises:
             StateError: names or shapes differ.
         """
-        own = self.state(keep=False)
-        missing, more = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+        own, here = self.state(keep=False)
+        converted = tuple(_prefix(name) for name in here if name in metadata and here[name] != metadata[name])
+        missing, more = (
+            sorted(name for name in names if not name.startswith(converted))
+            for names in (own.keys() - state.keys(), state.keys() - own.keys())
+        )
         shapes = [
-            f"{name} is {tuple(state[name].shape)} there, {tuple(own[name].shape)} here"
+            f"{name} is {tuple(getattr(state[name], 'shape', ()))} there, {tuple(own[name].shape)} here"
             for name in own
-            if hasattr(own[name], "shape") and name in state and own[name].shape != state[name].shape
+            if hasattr(own[name], "shape") and name in state and not name.startswith(converted)
+            if own[name].shape != getattr(state[name], "shape", None)
         ]
         if missing or more or shapes:
             raise StateError(
@@ -141,22 +191,51 @@ class Dense:
                 path=path,
             )
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Load a state dict that ``check_state()`` accepted.  Ranks that share tensors call it together."""
-        for place, module in self._each():
-            own = _own(place, module)
-            given = {name: _like(own[name], state[name]) for name in own}
-            errors: List[str] = []
-            module._load_from_state_dict(given, place.prefix, {}, True, [], [], errors)
-            if errors:
-                raise StateError(f"the dense part: {errors[0]}")
+    def load(self, path: str, state: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        """Load a state dict that ``check_state()`` accepted.  Ranks that share tensors call it together.
 
-    def _each(self) -> Iterator[Tuple[Place, Any]]:
-        """Visit each module while its parameters are in it."""
+        Raises:
+            StateError: a module does not load its part; the rows are loaded.
+        """
+        missing: List[str] = []
+        unexpected: List[str] = []
+        errors: List[str] = []
+        outer: List[Dict[str, Any]] = [{**state}]  # of the modules around the visited one
+        try:
+            for place, module, is_end in self._each():
+                if is_end:
+                    outer.pop()
+                    for hook in module._load_state_dict_post_hooks.values():
+                        hook(module, _IncompatibleKeys(missing, unexpected))
+                    continue
+                given: Dict[str, Any] = collections.OrderedDict(
+                    (name, value) for name, value in outer[-1].items() if name.startswith(place.prefix)
+                )
+                about = dict(metadata.get(place.name, {}))
+                with _apart(module), _sharing(module):
+                    module._load_from_state_dict(given, place.prefix, about, True, missing, unexpected, errors)
+                outer.append(given)
+        except Exception as error:
+            raise StateError(
+                f"{path}: the rows were loaded, but {type(module).__name__} {place.name!r} of the dense part raised "
+                f"{type(error).__name__}: {error}",
+                path=path,
+            ) from error
+        errors += [f"missing {missing[:5]}"] if missing else []
+        errors += [f"unexpected {unexpected[:5]}"] if unexpected else []
+        if errors:
+            raise StateError(f"{path}: the rows were loaded, but not all of the dense part: {errors[0]}", path=path)
+
+    def _modules(self) -> List[Tuple[Place, Any]]:
+        return [(place, module) for place, module, is_end in self._visits if not is_end]
+
+    def _each(self) -> Iterator[Tuple[Place, Any, bool]]:
+        """Visit each module while its parameters are in it; behind its children, only if hooks may need them."""
         unsharded: Any = None
         with contextlib.ExitStack() as stack:
-            for place, module in self._modules:
-                if place.unit is not unsharded:
+            for place, module, is_end in self._visits:
+                needs = not is_end or module._state_dict_hooks or module._load_state_dict_post_hooks
+                if needs and place.unit is not unsharded:
                     stack.close()
                     unsharded = place.unit
                     if unsharded is not None:  # one unit at a time, so that no GPU needs memory for all
@@ -164,7 +243,7 @@ class Dense:
                         stack.enter_context(kind.summon_full_params(unsharded, recurse=False))
                 if any(cls.__name__ == "FSDPModule" for cls in type(module).__mro__):
                     module.reshard()  # a forward may have left whole parameters in it, which are copies
-                yield place, module
+                yield place, module, is_end
 
     # --- its optimizer --------------------------------------------------------------------------
 
@@ -184,12 +263,12 @@ class Dense:
         if self._is_fsdp():
             with self._full_states(only_first) as kind:
                 state = kind.optim_state_dict(self._model, optimizer)
-            names = {place.path: place.name for place, _ in self._modules}
-            return _rename(state, lambda path: _moved(names, path)) if keep else state
+            names = {place.path: place.name for place, _ in self._modules()}
+            return tree_map(_plain_number, _rename(state, lambda path: _moved(names, path))) if keep else state
         state = optimizer.state_dict()
         if _has_numbers(state):
             state = _rename(state, self._labels(optimizer).__getitem__)
-        return tree_map_only(torch.Tensor, functools.partial(_whole, keep=keep, copy=False), state)
+        return tree_map(functools.partial(_plain, keep=keep), state)
 
     def convert_optimizer_state(self, path: str, optimizer: Any, state: Mapping[str, Any]) -> Any:
         """Return what ``optimizer.load_state_dict()`` takes, given a state dict of a checkpoint.
@@ -202,7 +281,7 @@ class Dense:
             UnsupportedError: a state of a ``DTensor`` has another shape than the tensor.
         """
         if self._is_fsdp():
-            paths = {place.name: place.path for place, _ in self._modules}
+            paths = {place.name: place.path for place, _ in self._modules()}
             known = [name for group in state["param_groups"] for name in group["params"]]
             missing = [name for name in known if name.rpartition(".")[0] not in paths]
             if missing:
@@ -238,7 +317,7 @@ class Dense:
         return found
 
     def _is_fsdp(self) -> bool:
-        return any(place.unit is not None for place, _ in self._modules)
+        return any(place.unit is not None for place, _ in self._modules())
 
     @contextlib.contextmanager
     def _full_states(self, only_first: bool) -> Iterator[Any]:
@@ -264,7 +343,8 @@ class Dense:
         """Return the names of an optimizer's parameters by their numbers."""
         names = {
             id(parameter): _join(place.name, name)
-            for place, module in self._each()
+            for place, module, is_end in self._each()
+            if not is_end
             for name, parameter in module._parameters.items()
         }
         parameters = _parameters(optimizer)
@@ -286,23 +366,120 @@ def _moved(modules: Mapping[str, str], name: str) -> str:
 
 
 def _own(place: Place, module: Any) -> Dict[str, Any]:
-    """Return the state dict of a module without its children."""
+    """Return the state dict of a module without its children and tables."""
     found: Dict[str, Any] = {}
-    module._save_to_state_dict(found, place.prefix, False)
+    with _apart(module):
+        module._save_to_state_dict(found, place.prefix, False)
     return found
 
 
-def _whole(tensor: Any, keep: bool, copy: bool) -> Any:
+def is_collection(module: Any) -> bool:
+    """Whether a module is a collection of this package."""
+    return isinstance(module, (EmbeddingBagCollection, EmbeddingCollection))
+
+
+def _apart(module: Any) -> Any:
+    return module.without_tables() if is_collection(module) else contextlib.nullcontext()
+
+
+def _has_state(module: Any) -> bool:
+    """Whether a state dict has more of a module than its tables."""
+    own = module._parameters or module._buffers or module._modules
+    return bool(own) or type(module).get_extra_state is not torch.nn.Module.get_extra_state
+
+
+def _overrides(module: Any, method: str) -> bool:
+    """Whether a module has another method than PyTorch's."""
+    return getattr(getattr(module, method), "__func__", None) is not getattr(torch.nn.Module, method)
+
+
+@contextlib.contextmanager
+def _calling(place: Place, module: Any) -> Iterator[None]:
+    """Explain an error of code that belongs to a module."""
+    try:
+        yield
+    except HotbedError:
+        raise
+    except Exception as error:
+        raise UnsupportedError(
+            f"the dense part: the state dict of {type(module).__name__} {place.name!r} raised {type(error).__name__}: "
+            f"{error}; hotbed.checkpoint makes it without the entries of tables",
+            parameter=place.name,
+        ) from error
+
+
+def _call_override(place: Place, module: Any, found: Dict[str, Any]) -> None:
+    """Let a module's own ``state_dict()`` add to a state dict that has the rest of the module already."""
+
+    def add_nothing(*arguments: Any, **named: Any) -> Any:
+        if (named["destination"] if "destination" in named else arguments[0] if arguments else None) is not found:
+            raise UnsupportedError(
+                f"{type(module).__name__} {place.name!r} overrides state_dict() and calls a child's without the "
+                "destination; pass it on, or use get_extra_state() and set_extra_state()",
+                parameter=place.name,
+            )
+        return found
+
+    changed: List[Tuple[Any, str, Any]] = [(m, "state_dict", add_nothing) for m in module.modules() if m is not module]
+    changed += [(module, name, {}) for name in ("_state_dict_hooks", "_state_dict_pre_hooks")]
+    changed.append((module, "_save_to_state_dict", lambda *_, **__: None))
+    before = [(m, name, m.__dict__[name]) for m, name, _ in changed if name in m.__dict__]
+    try:
+        for m, name, value in changed:
+            m.__dict__[name] = value
+        module.state_dict(destination=found, prefix=place.prefix, keep_vars=False)
+    finally:
+        for m, name, _ in changed:
+            m.__dict__.pop(name, None)
+        for m, name, value in before:
+            m.__dict__[name] = value
+
+
+@contextlib.contextmanager
+def _sharing(module: Any) -> Iterator[None]:
+    """Make a module share whole tensors that it loads as it shares its own, after its hooks have renamed them."""
+    tensors = {**module._parameters, **module._buffers}
+    shared = {name: tensor for name, tensor in tensors.items() if hasattr(tensor, "device_mesh")}
+
+    def share(state: Dict[str, Any], prefix: str, *_: Any) -> None:
+        for name, tensor in shared.items():
+            if f"{prefix}{name}" in state:
+                state[f"{prefix}{name}"] = _like(tensor, state[f"{prefix}{name}"])
+
+    handle = module._register_load_state_dict_pre_hook(share) if shared else None
+    try:
+        yield
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+def _whole(tensor: Any, keep: bool) -> Any:
     """Return all of a tensor."""
-    if hasattr(tensor, "device_mesh"):
-        full = tensor.full_tensor()
-        return full.cpu() if keep else tensor
-    return tensor.cpu().clone() if copy else tensor
+    if not hasattr(tensor, "device_mesh"):
+        return tensor
+    full = tensor.full_tensor()
+    return full.cpu() if keep else tensor
+
+
+def _plain_number(value: Any) -> Any:
+    """Return a number of Python for one of numpy, which schedulers make, and which a load would refuse."""
+    return value.item() if isinstance(value, numpy.generic) else value
+
+
+def _plain(value: Any, keep: bool) -> Any:
+    return _whole(value, keep) if isinstance(value, torch.Tensor) else _plain_number(value)
+
+
+def _copy(tensor: Any, keep: bool) -> Any:
+    """Return a copy of a tensor whose memory is freed soon."""
+    whole = _whole(tensor, keep)
+    return whole.cpu().clone() if keep else torch.empty_like(whole, device="meta")
 
 
 def _like(own: Any, given: Any) -> Any:
-    """Return a tensor as ranks share another one."""
-    if not hasattr(own, "device_mesh"):
+    """Return a whole tensor as ranks share another one."""
+    if hasattr(given, "device_mesh"):
         return given
     return dtensors().distribute_tensor(given.to(own.device), own.device_mesh, own.placements)
 

@@ -135,6 +135,7 @@ class _Collection(torch.nn.Module):
         self._process = os.getpid()
         self._comm = comm
         self._frozen = False
+        self._apart = False  # state dicts leave the tables out
         self.__dict__["_switch"] = _Switch(self)  # no parameter
         for argument, value, kind in (("comm", comm, Comm), ("sharded", sharded, _config.ShardedOptions)):
             if not isinstance(value, (kind, type(None))):
@@ -594,9 +595,18 @@ class _Collection(torch.nn.Module):
 
     # --- as a module of PyTorch -----------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def without_tables(self) -> Iterator[None]:
+        """Leave the tables out of state dicts in a block, so that they have what a subclass adds."""
+        self._apart = True
+        try:
+            yield
+        finally:
+            self._apart = False
+
     def _save_to_state_dict(self, destination: Dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for table in self._tables:
+        for table in () if self._apart else self._tables:
             name = f"{prefix}{self._state_name}.{table.name}.weight"
             parts = parts_of(*self._place[table.name], ["weight", "scores"] if table.is_hash else ["weight"])
             destination[name] = parts["weight"]
@@ -616,6 +626,9 @@ class _Collection(torch.nn.Module):
     ) -> None:
         others: List[str] = []  # keys under the prefix that PyTorch does not know
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, others, error_msgs)
+        if self._apart:
+            unexpected_keys += others
+            return
         with contextlib.nullcontext() if self._comm is None else self._comm.calls(0):
             used = self._load_tables(state_dict, prefix, missing_keys, error_msgs)
         unexpected_keys += [k for k in others if k not in used]

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <unistd.h>
 
 enum { WORLD = 3, RANK_KEYS = 200, RANK_ROWS = 50 };
 
@@ -14,6 +15,7 @@ typedef struct ranked {
     hotbed_comm *comms[WORLD];
     char directory[512];
     uint64_t late;  /* rank that publishes another step; WORLD: none */
+    bool differ;    /* ranks have other base_every */
     bool kind;      /* of the routes */
     bool tracks;    /* the tables record their changes; rank 1 loses them before step 5 */
     uint64_t fault; /* the allocation that fails while ranks publish step 1; 0: none */
@@ -97,9 +99,12 @@ static void *ranked_body(void *argument) {
     publish_options.routes = routes;
     publish_options.base_every = 3;
     publish_options.states = m->all->kind;
-    CHECK_OK(hotbed_publisher_create(
-        m->all->directory, &storage, 1, &publish_options, stream, &publisher));
-    for (uint64_t step = 1; step <= 5; step++) {
+    publish_options.base_every += m->all->differ ? m->rank : 0;
+    CHECK_STATUS(
+        hotbed_publisher_create(
+            m->all->directory, &storage, 1, &publish_options, stream, &publisher),
+        m->all->differ ? HOTBED_ERR_STATE : HOTBED_OK);
+    for (uint64_t step = 1; step <= 5 && publisher != NULL; step++) {
         set_keys(storage, 0, &routes[0], m->rank, RANK_KEYS, step, stream);
         set_keys(storage, 1, &routes[1], m->rank, RANK_ROWS, step, stream);
         if (m->all->tracks && m->rank == 1 && step == 3) {
@@ -114,8 +119,9 @@ static void *ranked_body(void *argument) {
             CHECK_OK(hotbed_publisher_publish(publisher, told, stream));
         }
     }
-    CHECK_STATUS(
-        hotbed_publisher_wait(publisher), m->all->late < WORLD ? HOTBED_ERR_STATE : HOTBED_OK);
+    if (publisher != NULL)
+        CHECK_STATUS(
+            hotbed_publisher_wait(publisher), m->all->late < WORLD ? HOTBED_ERR_STATE : HOTBED_OK);
     hotbed_publisher_destroy(publisher);
     hotbed_storage_destroy(storage);
     hotbed_stream_destroy(stream);
@@ -190,9 +196,18 @@ static void ranks_at_other_steps_publish_nothing(hotbed_backend backend) {
     CHECK_EQ(served_newest(all.directory), 4);
 }
 
+static void ranks_with_other_options_leave_no_directory(hotbed_backend backend) {
+    ranked all = {.late = WORLD, .differ = true};
+    sample_directory();
+    snprintf(all.directory, sizeof all.directory, "%s", sample_path("published"));
+    run_ranks(&all);
+    CHECK(access(all.directory, F_OK) != 0);
+}
+
 const hotbed_test hotbed_tests[] = {
     {TEST(ranks_publish_one_cut)},
     {TEST(an_allocation_that_fails_on_a_rank_ends_the_publish_of_all)},
     {TEST(ranks_at_other_steps_publish_nothing)},
+    {TEST(ranks_with_other_options_leave_no_directory)},
     {NULL, NULL},
 };

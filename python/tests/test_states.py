@@ -9,7 +9,14 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from conftest import run_ranks
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 
 import hotbed
 import hotbed.torch as ht
@@ -338,3 +345,17 @@ def test_dcps_functions_for_models_of_one_process():
     check_equal(again.state_dict(), model.state_dict())
     assert not hasattr(model.bags, "embeddings") and not hasattr(model.bags.embedding_bags, "t")
     assert not hasattr(model.bags.embedding_bags.s, "weight_id")
+
+
+def test_dcps_functions_refuse_the_fused_optimizer():
+    model = torch.nn.ModuleDict({"model": Model(), "top": torch.nn.Linear(1, 1)})
+    fused, dense = model["model"].rows.fused_optimizer, torch.optim.Adam(model["top"].parameters())
+    saved = get_optimizer_state_dict(model, dense)
+    for call in (
+        lambda: get_state_dict(model, [dense, fused]),
+        lambda: get_optimizer_state_dict(model, fused),
+        lambda: set_optimizer_state_dict(model, [dense, fused], saved),
+    ):
+        with pytest.raises(hotbed.UnsupportedError, match="pass them the optimizers of the dense part"):
+            call()
+    assert fused.param_groups[0]["lr"] == 0.1 and not fused.state

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import struct
+import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
@@ -234,6 +235,24 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Set an attribute, but not another list of parameter groups."""
         keep_groups(self, name)
         super().__setattr__(name, value)
+
+    @property
+    def state(self) -> Any:
+        """An empty dict: the states are in the library's memory, and :meth:`state_dict` returns them.
+
+        Raises:
+            UnsupportedError: called by ``torch.distributed.checkpoint``'s ``get_state_dict()`` or ``set_state_dict()``.
+        """
+        if sys._getframe(1).f_globals.get("__name__") == "torch.distributed.checkpoint.state_dict":
+            raise UnsupportedError(
+                "fused_optimizer: its states are those of tables, which get_state_dict() and set_state_dict() cannot "
+                "name; pass them the optimizers of the dense part, and save fused_optimizer.state_dict() beside theirs"
+            )
+        return self._state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._state = state
 
     @property
     def steps(self) -> int:

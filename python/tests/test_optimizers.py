@@ -217,6 +217,8 @@ def broken_state(made, wrong):
         last["betas"] = (0.5, 0.99)
     elif wrong == "no lr":
         del last["lr"]
+    elif wrong == "lr":
+        last["lr"] = float("nan")
     elif wrong == "shape":
         state["state"]["d"]["exp_avg"] = state["state"]["d"]["exp_avg"][:, :1]
     elif wrong == "clock":
@@ -229,6 +231,7 @@ def broken_state(made, wrong):
 WRONG = {
     "betas": "betas cannot be set to",
     "no lr": r"no lr of the tables \['a', ",
+    "lr": "the learning rate nan is not a finite number",
     "shape": r"state\.d: .*exp_avg is shape",
     "clock": "clocks of the table 'd' lack 'clock'",
     "state": "table 'd': the state dict has no states",

@@ -15,7 +15,7 @@ import torch
 from hotbed.errors import ArgumentError, HotbedError, UnsupportedError
 from hotbed.torch._sharded import ShardedStorage, agree, gather
 from hotbed.torch._states import _look, own_rows, parts_of
-from hotbed.torch._storage import Storage, optimizer_info, stack_level
+from hotbed.torch._storage import Storage, _rate, optimizer_info, stack_level
 from hotbed.torch.config import plain
 
 
@@ -142,8 +142,7 @@ class _Group(Dict[str, Any]):
         Raises:
             UnsupportedError: it differs, and is not ``lr``.
         """
-        given = tuple(value) if isinstance(value, list) and name == "tables" else plain(value)
-        if name in _FIXED and (name not in self or self[name] != given):
+        if name in _FIXED and (name not in self or self[name] != plain(value)):
             has = f"the collection was made with {self[name]!r}" if name in self else "its optimizer has none"
             raise UnsupportedError(
                 f"fused_optimizer: {name} cannot be set to {value!r}: {has}; only lr can change, so make the "
@@ -407,6 +406,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         without = [name for name in tables if "lr" not in of_table[name]]
         if without:
             raise ArgumentError(f"the state dict of the optimizer has no lr of the tables {without}", table=without[0])
+        for name in tables:
+            _rate(of_table[name]["lr"])
         merged: Dict[str, Any] = {}
         for found in (of_table[name] for name in tables):
             for name, value in found.items():

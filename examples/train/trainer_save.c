@@ -398,6 +398,12 @@ static bool choose(hotbed_run *t, search *s, choice *c) {
     return false;
 }
 
+/* Whether a name cannot be that of a checkpoint: hidden ones, and the directory of a file system's repairs, which only
+ * root can read. */
+static bool is_no_checkpoint(const char *name) {
+    return name[0] == '.' || strcmp(name, "lost+found") == 0;
+}
+
 /* Say which checkpoints of a directory are newer than the loaded one, but do not have the names of
  * this run's: copies, for example. */
 static void mention_others(const search *s, const choice *c) {
@@ -408,7 +414,7 @@ static void mention_others(const search *s, const choice *c) {
         hotbed_train_place place;
         bool found;
         snprintf(path, sizeof path, "%s/%s", s->directory, entry->d_name);
-        if (entry->d_name[0] == '.' || strstr(entry->d_name, ".damaged") != NULL ||
+        if (is_no_checkpoint(entry->d_name) || strstr(entry->d_name, ".damaged") != NULL ||
             parse_step(entry->d_name, &step))
             continue;
         int error = look_for_checkpoint(path, &found);
@@ -438,9 +444,9 @@ static bool list_others(hotbed_run *t, const char *directory, char *names, size_
         snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
         const bool aside = strncmp(entry->d_name, "step-", 5) == 0 &&
                            strstr(entry->d_name, ".damaged") != NULL && is_directory(path);
-        if (entry->d_name[0] != '.' && !aside)
+        if (!is_no_checkpoint(entry->d_name) && !aside)
             ok = find_checkpoint(t, path, &found);
-        if (entry->d_name[0] == '.' || !(aside || found))
+        if (!aside && !found)
             continue;
         if (used + strlen(entry->d_name) + 8 > bytes) {
             snprintf(names + used, bytes - used, ", ...");

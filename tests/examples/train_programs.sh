@@ -571,6 +571,8 @@ rm -r odd/step-*
 for option in "--save odd --resume" "--load odd"; do
     refuses "odd/copy: cannot find out whether it is a checkpoint: Too many levels" --data train.tsv $option
 done
+rm odd/copy && ln -s lost+found odd/lost+found # on a disk of its own: not for users
+says 0 "odd has no checkpoint: training begins at step 0" --data train.tsv --save odd --resume
 ok "--resume names what it finds in place of a checkpoint"
 
 # --- one run at a time in a directory ------------------------------------------------------------------

@@ -897,6 +897,25 @@ def kjt_of(values, lengths=(1, 1), **more):
     return ht.KeyedJaggedTensor(["f", "g"], values, lengths=torch.tensor(lengths), **more)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint64, torch.int16, torch.float32])
+@pytest.mark.parametrize("features", [["f", "g"], ["g", "f"]])
+def test_keys_of_other_types_are_errors_in_any_order(features, dtype):
+    keys = torch.tensor([1, 2]).to(dtype)
+    with pytest.raises(hotbed.ArgumentError, match=rf"^keys: dtype {dtype} is not torch\.int64 or torch\.int32"):
+        collection()(ht.KeyedJaggedTensor(features, keys, lengths=torch.tensor([1, 1])))
+    with pytest.raises(hotbed.ArgumentError, match=r"^(lengths|offsets): dtype torch\.float32 is not"):
+        collection()(ht.KeyedJaggedTensor(features, torch.tensor([1, 2]), lengths=torch.ones(2)))
+
+
+def test_tables_are_no_modules():
+    bags = collection().embedding_bags
+    for use in (lambda: bags["a"].weight, lambda: list(bags), lambda: "a" in bags, lambda: bags.a.weight[0]):
+        with pytest.raises(hotbed.UnsupportedError, match=r"^embedding_bags.*: tables are no modules: call weight\("):
+            use()
+    with pytest.raises(AttributeError, match=r"no embedding_bags\.a\.weight\.data in .*: call weight\(table\)"):
+        bags.a.weight.data  # noqa: B018
+
+
 def test_bad_batches_are_errors_with_the_values():
     ebc = collection()
     good = torch.tensor([1, 2])

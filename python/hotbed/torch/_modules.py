@@ -26,6 +26,7 @@ from hotbed.torch._states import own_rows, parts_of
 from hotbed.torch._storage import (
     Batch,
     Storage,
+    check_index,
     identity,
     indices,
     stack_level,
@@ -37,6 +38,7 @@ from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, de
 
 _log = logging.getLogger("hotbed")
 _INT64 = torch.int64
+_NO_MODULES = "tables are no modules: call weight(table), rows(table, keys) or set_rows() of the collection"
 _NONFINITE = {"pass": lib.HOTBED_NONFINITE_PASS, "skip": lib.HOTBED_NONFINITE_SKIP, "raise": lib.HOTBED_NONFINITE_ERROR}
 
 
@@ -105,7 +107,11 @@ class _Names:
             parts = ("weight", "weight_id", "metadata") if table.is_hash else ("weight",)
             if any(f"{table.name}.{part}.".startswith(f"{text}.") for part in parts):
                 return _Names(self._collection, path)
-        raise AttributeError(f"there is no {'.'.join(path)} in the state dict")
+        raise AttributeError(f"there is no {'.'.join(path)} in the state dict; {_NO_MODULES}")
+
+    def __getitem__(self, name: Any) -> NoReturn:
+        """Refuse what modules and tensors can do."""
+        raise UnsupportedError(f"{'.'.join(self._path)}[{name!r}]: {_NO_MODULES}", parameter=".".join(self._path))
 
 
 class _Collection(torch.nn.Module):
@@ -809,7 +815,8 @@ def _check_weights(weights: Optional[torch.Tensor]) -> None:
 
 
 def _check_permutable(features: Any, wanted: Sequence[str]) -> None:
-    """Check what ``permute()`` does not: names, and lengths by which it would read outside of keys and weights."""
+    """Check what ``permute()`` does not: types, names, and lengths by which it would read outside of the tensors."""
+    check_index("keys", features.values())
     given = features.keys()
     if len(set(given)) < len(given):
         twice = [f for f in wanted if given.count(f) > 1]
@@ -818,6 +825,8 @@ def _check_permutable(features: Any, wanted: Sequence[str]) -> None:
                 f"features {twice} are in the batch more than once: {list(given)}", "features", feature=twice[0]
             )
     lengths = features.lengths()  # first: without samples, TorchRec computes offset_per_key() from them only
+    if lengths.is_floating_point():
+        raise ArgumentError(f"lengths: dtype {lengths.dtype} is not an integer type", "lengths", lengths.dtype)
     bounds, keys, weights = features.offset_per_key(), features.values().shape[0], features.weights_or_none()
     if torch.compiler.is_compiling():
         torch._check(bounds[-1] == keys, lambda: "offsets: the last one is not the number of keys")

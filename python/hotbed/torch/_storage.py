@@ -213,8 +213,8 @@ def _power(beta: float, steps: int) -> float:
     return float(beta**steps)
 
 
-def indices(name: str, given: Any) -> torch.Tensor:
-    """Return keys or offsets as int64, contiguous.
+def check_index(name: str, given: Any) -> None:
+    """Check the type of keys or offsets.
 
     Raises:
         ArgumentError: not a vector of int32 or int64, with its type or shape.
@@ -223,7 +223,13 @@ def indices(name: str, given: Any) -> torch.Tensor:
         raise ArgumentError(f"{name}: {described(given)} is not a 1-D tensor", parameter=name, value=given)
     if given.dtype not in (torch.int64, torch.int32):
         raise ArgumentError(f"{name}: dtype {given.dtype} is not torch.int64 or torch.int32", name, given.dtype)
-    return given.to(torch.int64).contiguous()
+
+
+def indices(name: str, given: Any) -> torch.Tensor:
+    """Return keys or offsets as int64, contiguous; errors as of ``check_index()``."""
+    check_index(name, given)
+    found: torch.Tensor = given.to(torch.int64).contiguous()
+    return found
 
 
 class _Streams:

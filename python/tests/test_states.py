@@ -1,7 +1,9 @@
 """State dicts of several ranks: torch.distributed.checkpoint from two ranks to three and one, full state dicts."""
 
+import collections
 import copy
 import io
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -334,6 +336,20 @@ def test_tensors_of_a_state_dict_have_memory_of_their_own(optimizer):
     file = io.BytesIO()
     torch.save(states["model"]["bags.embedding_bags.s.weight"], file)
     assert len(file.getvalue()) < 41 * DIM * 4 + 2000
+
+
+class Pair(NamedTuple):
+    number: int
+    tensor: torch.Tensor
+
+
+def test_a_full_state_dict_keeps_types():
+    class Extra(torch.nn.Module):
+        def get_extra_state(self):
+            return {"pair": Pair(1, torch.ones(1)), "size": torch.Size([2]), "counts": collections.Counter("ab")}
+
+    found = ht.full_state_dict(Extra())["_extra_state"]
+    assert [type(part) for part in found.values()] == [Pair, torch.Size, collections.Counter]
 
 
 def test_dcps_functions_for_models_of_one_process():

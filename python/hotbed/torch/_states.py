@@ -376,15 +376,22 @@ def full_state_dict(owner: Any, rank: Optional[int] = None) -> Dict[str, Any]:
 
 
 def _full(value: Any, rank: Optional[int], path: str) -> Any:
+    """Gather the sharded tensors in a value; inside of a state dict, a container without one is returned as it is."""
     if isinstance(value, Mapping):
         made: Any = collections.OrderedDict() if isinstance(value, collections.OrderedDict) else {}
         for name, part in value.items():
             made[name] = _full(part, rank, f"{path}.{name}" if path else str(name))
+        if path and all(made[name] is part for name, part in value.items()):
+            return value
         if hasattr(value, "_metadata"):
             made._metadata = value._metadata
         return made
     if isinstance(value, (list, tuple)):
         parts = [_full(part, rank, f"{path}.{i}") for i, part in enumerate(value)]
+        if all(made is part for made, part in zip(parts, value)):
+            return value
+        if hasattr(value, "_make"):  # a named tuple
+            return value._make(parts)
         return tuple(parts) if isinstance(value, tuple) else parts
     if not isinstance(value, torch.Tensor) or type(value) in _PLAIN_TYPES or not dist.is_available():
         return value

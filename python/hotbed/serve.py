@@ -21,7 +21,7 @@ from torch import Tensor
 from hotbed._c import check, ffi, lib, new, numbers, text
 from hotbed.checkpoint import _Model
 from hotbed.comm import Comm
-from hotbed.errors import ArgumentError, HotbedError, KeyRangeError, StateError, wrong, wrong_end
+from hotbed.errors import ArgumentError, HotbedError, KeyRangeError, StateError, UnsupportedError, wrong, wrong_end
 from hotbed.torch._changes import ChangeFilter, filter_array
 from hotbed.torch.config import PoolingType
 from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor
@@ -679,15 +679,15 @@ def for_serving(model: torch.nn.Module) -> torch.nn.Module:
 
     Raises:
         ArgumentError: the model contains no collection.
+        UnsupportedError: a subclass of a collection has a forward, parameters, buffers or children of its own.
     """
-    from hotbed.torch import EmbeddingBagCollection, EmbeddingCollection
+    from hotbed.torch import EmbeddingBagCollection
 
     memo: Dict[int, Any] = {}
     for module in _collections(model):
-        if isinstance(module, EmbeddingBagCollection):
-            memo[id(module)] = ServedBagCollection(module)
-        elif isinstance(module, EmbeddingCollection):
-            memo[id(module)] = ServedCollection(module)
+        memo[id(module)] = (ServedBagCollection if isinstance(module, EmbeddingBagCollection) else ServedCollection)(
+            module
+        )
     if not memo:
         raise ArgumentError(
             f"model: {type(model).__name__} is not a collection of hotbed.torch, and contains none", "model", model
@@ -697,7 +697,16 @@ def for_serving(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _collections(model: torch.nn.Module) -> List[torch.nn.Module]:
-    """All modules, of which collections are leaves."""
-    if hasattr(model, "storages"):
-        return [model]
-    return [model, *(module for child in model.children() for module in _collections(child))]
+    """Return the collections in a model."""
+    from hotbed.torch import EmbeddingBagCollection, EmbeddingCollection
+
+    if not isinstance(model, (EmbeddingBagCollection, EmbeddingCollection)):
+        return [module for child in model.children() for module in _collections(child)]
+    place = type(model).forward.__module__.partition(".")[0]
+    if model._parameters or model._buffers or model._modules or place not in ("hotbed", "torchrec"):
+        raise UnsupportedError(
+            f"model: {type(model).__name__} adds to a collection, whose copy for serving looks up rows only; put what "
+            "it adds into a module around the collection",
+            parameter="model",
+        )
+    return [model]

@@ -239,6 +239,27 @@ def test_ranks_publish_one_cut(tmp_path):
         assert torch.equal(served(batch).values(), found[rank])
 
 
+@pytest.mark.parametrize("adds", ["forward", "parameter"])
+def test_what_a_subclass_adds_to_a_collection_is_not_served(adds):
+    class Scaled(ht.EmbeddingBagCollection):
+        if adds == "forward":
+
+            def forward(self, features):
+                return 2 * super().forward(features).values()
+
+    model = torch.nn.ModuleDict({"bags": Scaled([ht.EmbeddingBagConfig(9, 4, "item", feature_names=["f"])])})
+    if adds == "parameter":
+        model["bags"].scale = torch.nn.Parameter(torch.ones(1))
+    with pytest.raises(hotbed.UnsupportedError, match="model: Scaled adds to a collection"):
+        hotbed.serve.for_serving(model)
+
+
+def test_a_module_may_have_an_attribute_of_a_collections_name():
+    model = torch.nn.Sequential(torch.nn.Sequential(Model()))
+    model[0].storages = []
+    assert isinstance(hotbed.serve.for_serving(model)[0][0].bags, hotbed.serve.ServedBagCollection)
+
+
 def test_bad_arguments_are_named(tmp_path):
     model = train(Model())
     with pytest.raises(hotbed.ArgumentError, match="encoding 'f8' is not one of table, f32, f16, bf16, int8"):

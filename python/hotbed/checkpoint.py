@@ -122,8 +122,10 @@ class _Model:
 
     @property
     def stream(self) -> Any:
-        """The Hotbed stream of the current stream of the device."""
-        return self.storages[0].streams.current()
+        """The Hotbed stream of the current stream of the device, behind the work of the other streams."""
+        for storage in self.storages[1:]:
+            storage.streams.ordered()
+        return self.storages[0].streams.ordered()
 
     @property
     def is_first(self) -> bool:

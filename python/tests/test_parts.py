@@ -141,6 +141,25 @@ def test_a_load_knows_the_version_of_each_module(old, tmp_path):
     torch.testing.assert_close(model[0].temperature.data, torch.tensor([3.0]))
 
 
+def test_layers_with_hooks_of_pytorch_are_loaded(tmp_path):
+    def make(seed, inputs=None):
+        torch.manual_seed(seed)
+        layers = [torch.nn.LazyLinear(3), torch.nn.utils.spectral_norm(torch.nn.Linear(3, 3)), torch.nn.BatchNorm1d(3)]
+        layers.append(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 2)))
+        model = torch.nn.ModuleDict({"bags": collection(seed), "layers": torch.nn.Sequential(*layers)})
+        if inputs is not None:
+            model["layers"](inputs)
+        return model
+
+    inputs = torch.rand(5, 4)
+    first = make(1, inputs)
+    checkpoint.save(tmp_path / "c", first)
+    for second in (make(2), make(2, inputs)):  # the first one is lazy still
+        checkpoint.load(tmp_path / "c", second)
+        check_equal(second, first)
+        assert torch.equal(second.eval()["layers"](inputs), first.eval()["layers"](inputs))
+
+
 class Renamed(torch.nn.Linear):
     """A layer whose hooks rename its weight in state dicts, and that derives a value from what it loads."""
 

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 import numpy
 import torch
 from torch.nn.modules.module import _IncompatibleKeys
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map, tree_map_only
 
 from hotbed.errors import ArgumentError, HotbedError, StateError, UnsupportedError
@@ -181,7 +182,8 @@ class Dense:
         shapes = [
             f"{name} is {tuple(getattr(state[name], 'shape', ()))} there, {tuple(own[name].shape)} here"
             for name in own
-            if hasattr(own[name], "shape") and name in state and not name.startswith(converted)
+            if name in state and not name.startswith(converted) and not is_lazy(own[name])
+            if hasattr(own[name], "shape")
             if own[name].shape != getattr(state[name], "shape", None)
         ]
         if missing or more or shapes:

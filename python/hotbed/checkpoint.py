@@ -716,7 +716,8 @@ def _load(path: Path, model: _Model, optimizer: Any, increments: Sequence[Path],
     _check(increments=increments)
     chain = [os.fspath(p) for p in (path, *increments)]
     with model.together():
-        _check(path=path)
+        for each in chain:
+            _check(path=each)
         known = tables(path)  # also explains what is no checkpoint
         blobs = _blobs(chain[-1])
         dense = _dense(chain[-1], model, optimizer, blobs)
@@ -899,6 +900,7 @@ def latest(directory: Path) -> List[str]:
         UnsupportedError: a checkpoint has a newer format, or the library was built without HDF5.
     """
     found = new("checkpoint_found")
+    _check(path=directory)
     check(lib.hotbed_checkpoint_latest(os.fsencode(directory), found))
     try:
         for i in range(found.num_skipped):
@@ -938,6 +940,7 @@ def _compare(model: _Model, chain: List[str]) -> None:
 
 def _manifest(path: Path) -> List[str]:
     """Return the lines of a MANIFEST."""
+    _check(path=path)
     try:
         lines = (pathlib.Path(path) / "MANIFEST").read_text("ascii")
     except OSError as error:

@@ -59,6 +59,26 @@ def test_a_checkpoint_is_loaded_again(tmp_path):
         assert torch.equal(rows, rows_of(second)[name])
 
 
+def test_a_null_character_does_not_cut_a_path(tmp_path):
+    model, path = collection(), tmp_path / "saved"
+    checkpoint.save(path, model)
+    cut = f"{path}\0-test"
+    calls = (
+        lambda: checkpoint.save(f"{tmp_path}/a\0b", model),
+        lambda: checkpoint.async_save(f"{tmp_path}/a\0b", model),
+        lambda: checkpoint.load(cut, model),
+        lambda: checkpoint.load(path, model, [cut]),
+        lambda: checkpoint.latest(f"{tmp_path}\0-test"),
+        lambda: checkpoint.tables(cut),
+        lambda: checkpoint.read(cut),
+    )
+    for call in calls:
+        with pytest.raises(hotbed.ArgumentError, match="null character") as caught:
+            call()
+        assert caught.value.parameter == "path"
+    assert [p.name for p in tmp_path.iterdir()] == ["saved"]
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_schedulers_last_step_is_saved(is_async, tmp_path):
     first, second = collection(), collection()

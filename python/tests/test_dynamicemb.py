@@ -442,6 +442,17 @@ def test_a_key_that_occurs_twice_is_refused_before_any_row_is_loaded(tmp_path):
     assert not rows(tables)
 
 
+def test_a_negative_score_is_refused_before_any_row_is_loaded(tmp_path):
+    tables = module()
+    for rank, scores in ((0, [5, 9]), (1, [700, -2])):
+        keys = torch.tensor([2 * rank, 2 * rank + 1])
+        write_dump(tmp_path, rank, 2, emb_keys=keys, emb_values=torch.ones(2, DIM), emb_scores=torch.tensor(scores))
+    with pytest.raises(hotbed.CorruptError, match=r"row 1 of table 't', key 3, has the score -2") as caught:
+        tables.load(str(tmp_path))
+    assert (caught.value.table, caught.value.key, caught.value.value) == ("t", 3, -2)
+    assert not rows(tables)
+
+
 PAIR = (DynamicEmbScoreStrategy.TIMESTAMP, DynamicEmbScoreStrategy.LFU)
 
 

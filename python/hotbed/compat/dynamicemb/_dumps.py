@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 import numpy
 import torch
 
-from hotbed.errors import FileError
+from hotbed.errors import CorruptError, FileError
 
 #: PyTorch's types by the names that a JSON file has, and NumPy's types of the same bytes.
 _DTYPES: Dict[str, Tuple[torch.dtype, Any]] = {
@@ -121,6 +121,25 @@ class Dump:
     def keys(self) -> torch.Tensor:
         """Return all keys, int64."""
         return torch.from_numpy(numpy.array(self._keys))
+
+    def refuse_negative_scores(self, table: str) -> None:
+        """Raise if a score, time or age is negative: read as unsigned words, it would be the highest.
+
+        Raises:
+            CorruptError: the first one, with its key.
+        """
+        if self._scores is None or len(self) == 0 or self._scores.min() >= 0:
+            return
+        row, word = (int(i) for i in numpy.argwhere(self._scores < 0)[0])
+        key, value = int(self._keys[row]), int(self._scores[row, word])
+        raise CorruptError(
+            f"{self.path}: row {row} of table {table!r}, key {key}, has the score {value}; scores, times and ages are "
+            "not negative",
+            value=value,
+            table=table,
+            key=key,
+            path=self.path,
+        )
 
     def oldest(self) -> int:
         """Return the largest score; 0 without scores."""

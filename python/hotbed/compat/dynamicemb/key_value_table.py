@@ -616,7 +616,10 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
 
         Raises:
             ValueError: a key occurs twice, or an optional file exists for some ranks only.
+            CorruptError: a score is negative.
         """
+        for dump in dumps:
+            dump.refuse_negative_scores(self.hotbed.tables[table_id].name)
         for what in ("has_scores", "has_states"):
             if len({getattr(dump, what) for dump in dumps if len(dump) > 0}) > 1:
                 raise ValueError(f"{dumps[0].path}: {what[4:]} exist for some ranks only")

@@ -6,7 +6,9 @@ import os
 import pytest
 import torch
 
-from hotbed.torch import KeyedJaggedTensor
+import hotbed
+import hotbed.checkpoint
+import hotbed.torch as ht
 
 
 @pytest.fixture(autouse=True)
@@ -15,12 +17,21 @@ def seeded():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session")
+def needs_hdf5(tmp_path_factory):
+    tables = [ht.EmbeddingBagConfig(1, 1, "t", feature_names=["f"])]
+    try:
+        hotbed.checkpoint.save(tmp_path_factory.mktemp("probe") / "c", ht.EmbeddingBagCollection(tables, device="cpu"))
+    except hotbed.UnsupportedError:
+        pytest.skip("the library was built without HDF5")
+
+
 def batch(features, samples, rows, most=5, weighted=False, index=torch.int64):
     """Bags of up to `most` keys below `rows`, some of them empty."""
     lengths = torch.randint(0, most + 1, (len(features) * samples,))
     values = torch.randint(0, rows, (int(lengths.sum()),))
     weights = torch.rand(values.shape[0]) if weighted else None
-    return KeyedJaggedTensor(features, values.to(index), weights, lengths=lengths.to(index))
+    return ht.KeyedJaggedTensor(features, values.to(index), weights, lengths=lengths.to(index))
 
 
 class Interrupted:

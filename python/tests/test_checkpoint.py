@@ -17,7 +17,7 @@ from hotbed import checkpoint
 ROWS, DIM, SAMPLES = 40, 8, 6
 
 # Collections of two seeds show that a load replaces all rows.
-pytestmark = pytest.mark.filterwarnings("ignore:.*was saved with seed")
+pytestmark = [pytest.mark.filterwarnings("ignore:.*was saved with seed"), pytest.mark.usefixtures("needs_hdf5")]
 
 
 def collection(seed=0, tracks=False):
@@ -34,14 +34,6 @@ def step(ebc):
 
 def rows_of(ebc):
     return {name: ebc.rows(name, ebc.keys(name)) for name in ("item", "user.id")}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def needs_hdf5(tmp_path_factory):
-    try:
-        checkpoint.save(tmp_path_factory.mktemp("probe") / "c", collection())
-    except hotbed.UnsupportedError:
-        pytest.skip("the library was built without HDF5")
 
 
 def test_a_checkpoint_is_loaded_again(tmp_path):

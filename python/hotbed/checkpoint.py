@@ -22,7 +22,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from hotbed._c import check, ffi, lib, new, text
-from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError
+from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError, wrong
 
 if TYPE_CHECKING:
     import numpy
@@ -252,6 +252,16 @@ def _reason(error: Exception) -> str:
     return refused[0] if refused else str(error).partition("\n")[0]
 
 
+def c_text(parameter: str, value: Path) -> bytes:
+    """Return the bytes of a C string, which ends at its first null character."""
+    found = os.fsencode(value)
+    if b"\0" in found:
+        if parameter == "password":
+            raise ArgumentError("password has a null character", parameter=parameter)
+        raise wrong(parameter, value, "has a null character")
+    return found
+
+
 def _check(extra: Any = b"", increments: Any = (), path: Path = "") -> None:
     """Check the arguments of a save or load.
 
@@ -262,8 +272,7 @@ def _check(extra: Any = b"", increments: Any = (), path: Path = "") -> None:
         raise ArgumentError(f"extra: {extra!r:.40} is not bytes", parameter="extra", value=extra)
     if isinstance(increments, (str, bytes, os.PathLike)):
         raise ArgumentError(f"increments: {increments!r} is one path, not a list of paths", "increments", increments)
-    if b"\0" in os.fsencode(path):
-        raise ArgumentError(f"path {path!r} has a null character", parameter="path", value=path)
+    c_text("path", path)
 
 
 def _compare_paths(model: _Model, path: Path) -> None:
@@ -900,8 +909,7 @@ def latest(directory: Path) -> List[str]:
         UnsupportedError: a checkpoint has a newer format, or the library was built without HDF5.
     """
     found = new("checkpoint_found")
-    _check(path=directory)
-    check(lib.hotbed_checkpoint_latest(os.fsencode(directory), found))
+    check(lib.hotbed_checkpoint_latest(c_text("directory", directory), found))
     try:
         for i in range(found.num_skipped):
             warnings.warn(f"skipped {text(found.skipped[i].path)}: {text(found.skipped[i].why)}", stacklevel=2)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hotbed._c import check, ffi, lib, new, numbers, text
-from hotbed.checkpoint import _Model
+from hotbed.checkpoint import _Model, c_text
 from hotbed.comm import Comm
 from hotbed.errors import ArgumentError, HotbedError, KeyRangeError, StateError, UnsupportedError, wrong, wrong_end
 from hotbed.torch._changes import ChangeFilter, filter_array
@@ -35,16 +35,6 @@ def _encoding(name: str) -> int:
     if name not in _ENCODINGS:
         raise wrong("encoding", name, f"is not one of {', '.join(_ENCODINGS)}")
     return _ENCODINGS.index(name)
-
-
-def _c_text(parameter: str, value: Path) -> bytes:
-    """Return the bytes of a C string, which ends at its first null character."""
-    found = os.fsencode(value)
-    if b"\0" in found:
-        if parameter == "password":
-            raise ArgumentError("password has a null character", parameter=parameter)
-        raise wrong(parameter, value, "has a null character")
-    return found
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------
@@ -86,7 +76,7 @@ class Publisher:
         states: bool = False,
         redis: Optional["Redis"] = None,
     ) -> None:
-        path = _c_text("directory", directory)
+        path = c_text("directory", directory)
         self._model = found = _Model(model)
         world = 1 if found.comm is None else found.comm.size
         if (comm is None) != (world == 1):
@@ -239,7 +229,7 @@ class Redis:
         options = new("redis_options", port=self.port, timeout_ms=self.timeout_ms, cache_rows=self.cache_rows)
         for name in ("path", "host", "prefix", "user", "password"):
             if getattr(self, name) is not None:
-                keep.append(ffi.new("char[]", _c_text(name, getattr(self, name))))
+                keep.append(ffi.new("char[]", c_text(name, getattr(self, name))))
                 setattr(options, name, keep[-1])
         return options
 
@@ -403,7 +393,7 @@ class Reader(_Rows):
     def __init__(self, directory: Path, follow_ms: int = 200) -> None:
         out = ffi.new("hotbed_reader **")
         options = new("reader_options", follow_ms=follow_ms)
-        check(lib.hotbed_reader_open(_c_text("directory", directory), options, out))
+        check(lib.hotbed_reader_open(c_text("directory", directory), options, out))
         self._open(out[0])
 
     def poll(self) -> None:

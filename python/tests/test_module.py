@@ -327,6 +327,25 @@ def test_offsets_count_where_lengths_are_given_too():
         ht.KeyedJaggedTensor(["f", "g"], torch.tensor([1]), lengths=lengths, offsets=torch.tensor([0, 1, 1, 1]))
 
 
+@pytest.mark.parametrize("given", ["lengths", "offsets"])
+@pytest.mark.parametrize("order", ["fg", "gf"])
+def test_lengths_and_offsets_follow_what_was_written_into_the_given_ones(given, order):
+    ebc = collection(optimizer=None)
+    tensors = {"lengths": torch.tensor([1, 1, 1, 1]), "offsets": torch.arange(5)}
+    written = {"lengths": torch.tensor([2, 0, 2, 0]), "offsets": torch.tensor([0, 2, 2, 4, 4])}
+    buffer, keys = tensors[given], torch.tensor([1, 2, 3, 4])
+    kjt = ht.KeyedJaggedTensor(list(order), keys, **{given: buffer})
+    assert kjt.offset_per_key() == [0, 2, 4]
+    ebc(kjt)
+    buffer.copy_(written[given])
+    right = ht.KeyedJaggedTensor(list(order), keys, **written)
+    assert torch.equal(ebc(kjt).values(), ebc(right).values())
+    assert all(torch.equal(getattr(kjt, name)(), written[name]) for name in written)
+    assert kjt[order[1]].lengths().tolist() == [2, 0]
+    buffer.copy_(torch.tensor({"lengths": [1, 0, 3, 0], "offsets": [0, 1, 1, 4, 4]}[given]))
+    assert kjt.offset_per_key() == [0, 1, 4]
+
+
 @pytest.mark.parametrize("why", ["eval", "no_grad", "no optimizer"])
 def test_a_prefetch_outside_of_training_creates_no_rows(why):
     ebc = collection(hashed=True, optimizer=None if why == "no optimizer" else ht.SGD())

@@ -64,8 +64,10 @@ class JaggedTensor:
     ) -> None:
         if lengths is None and offsets is None:
             raise ArgumentError("a jagged tensor needs lengths or offsets")
-        self._values, self._offsets, self._weights = values, offsets, weights
-        self._lengths = lengths if offsets is None else None  # never two answers
+        self._values, self._weights = values, weights
+        self._has_offsets = offsets is not None
+        self._given: torch.Tensor = lengths if offsets is None else offsets  # type: ignore[assignment]  # one of both
+        self._other: Optional[Tuple[int, torch.Tensor]] = None  # version of the given one, and what follows from it
 
     def values(self) -> torch.Tensor:
         """Return the items of all rows, ``[n, ...]``."""
@@ -73,23 +75,21 @@ class JaggedTensor:
 
     def lengths(self) -> torch.Tensor:
         """Return the number of items of each row, ``[rows]``."""
-        if self._lengths is None:
-            assert self._offsets is not None
-            lengths = _lengths_of(self._offsets)
-            if _is_transforming():
-                return lengths
-            self._lengths = lengths
-        return self._lengths
+        return self._of_given(_lengths_of) if self._has_offsets else self._given
 
     def offsets(self) -> torch.Tensor:
         """Return where each row begins, and where the last one ends, ``[rows + 1]``."""
-        if self._offsets is None:
-            assert self._lengths is not None
-            offsets = _offsets_of(self._lengths)
+        return self._given if self._has_offsets else self._of_given(_offsets_of)
+
+    def _of_given(self, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """Return lengths of the given offsets, or offsets of the given lengths: again, if those were written since."""
+        version = _version(self._given)
+        if self._other is None or (version >= 0 and self._other[0] != version):
+            made = compute(self._given)
             if _is_transforming():
-                return offsets
-            self._offsets = offsets
-        return self._offsets
+                return made
+            self._other = (version, made)
+        return self._other[1]
 
     def weights_or_none(self) -> Optional[torch.Tensor]:
         """Return the weights of the items, ``[n]``, or None."""
@@ -194,7 +194,8 @@ class KeyedJaggedTensor(JaggedTensor):
                 limit=len(self._keys),
             )
         self._stride = bags // len(self._keys)
-        self._bounds: Optional[Tuple[int, List[int]]] = None  # version of the offsets, and offset_per_key()
+        #: The offsets, their version, and offset_per_key().
+        self._bounds: Optional[Tuple[torch.Tensor, int, List[int]]] = None
 
     @staticmethod
     def from_lengths_sync(
@@ -235,11 +236,11 @@ class KeyedJaggedTensor(JaggedTensor):
         """
         offsets = self.offsets()
         version = _version(offsets)
-        if self._bounds is not None and self._bounds[0] == version:
-            return self._bounds[1]
+        if self._bounds is not None and self._bounds[0] is offsets and self._bounds[1] == version:
+            return self._bounds[2]
         bounds = offsets[:: self._stride].tolist() if self._stride > 0 else [0] * (len(self._keys) + 1)
         if version >= 0:
-            self._bounds = (version, bounds)
+            self._bounds = (offsets, version, bounds)
         return bounds
 
     def permute(self, indices: List[int]) -> KeyedJaggedTensor:
@@ -272,7 +273,7 @@ class KeyedJaggedTensor(JaggedTensor):
         )
         version = _version(moved.offsets())
         if version >= 0 and (self._bounds is not None or not self.values().is_cuda):
-            moved._bounds = (version, self.offset_per_key())
+            moved._bounds = (moved.offsets(), version, self.offset_per_key())
         return moved
 
     def __getitem__(self, key: str) -> JaggedTensor:

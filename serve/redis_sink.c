@@ -351,7 +351,8 @@ static hotbed_status drop_older(hotbed_redis_sink *s) {
             pattern[used++] = '\\';
         pattern[used++] = name.text[i];
     }
-    memset(pattern + used, '?', 12); /* and no keys of a longer prefix */
+    /* A number of a table, less than 2^16, and a key: no key of a longer prefix, whose text has no zeros. */
+    memcpy(pattern + used, "??\0\0????????", 12);
     used += 12;
     snprintf(count, sizeof count, "%d", SCANNED);
     do {

@@ -621,6 +621,22 @@ static void a_base_replaces_older_cuts_only(hotbed_backend backend) {
     world_close(&w);
 }
 
+/* "model:training1:cut" begins with "model:t", as the rows of "model" do, and is as long. */
+static void a_base_keeps_the_cut_of_a_longer_prefix(hotbed_backend backend) {
+    world w;
+    world_open(&w, backend, 0);
+    w.redis.prefix = "model:training1";
+    open_publisher(&w, 1);
+    CHECK_OK(publish(&w));
+    CHECK_OK(look(&w));
+    redis_server_call(&w.server, "SADD model:t-of-another- 1"); /* which is no string */
+    w.redis.prefix = "model";
+    open_publisher(&w, 1);
+    CHECK_OK(publish(&w));
+    CHECK_OK(look(&w)); /* the reader of the longer prefix */
+    world_close(&w);
+}
+
 /* The keys of a prefix with a hash tag are on one node, which any node names. */
 static void a_cluster_names_the_node_of_a_prefix(hotbed_backend backend) {
     static const char *const prefixes[] = {"{a}", "x{b}", "{c}y", "{d}", "{e}", "{f}"};
@@ -914,6 +930,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(a_policy_that_changes_later_is_seen)},
     {TEST(a_forked_process_opens_a_redis_reader_of_its_own)},
     {TEST(a_base_replaces_older_cuts_only)},
+    {TEST(a_base_keeps_the_cut_of_a_longer_prefix)},
     {TEST(a_cluster_names_the_node_of_a_prefix)},
     {TEST(a_password_is_sent_with_each_connection)},
     {TEST(an_error_of_redis_does_not_have_the_password)},

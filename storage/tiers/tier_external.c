@@ -18,6 +18,10 @@ hotbed_status hotbed_storage_check_external(const hotbed_storage *storage) {
         const hotbed_table *table = &storage->tables[t];
         hotbed_external_table of;
         HOTBED_TRY(hotbed_external_table_read(storage->external, t, &of));
+        if (strcmp(of.name, table->name) != 0)
+            return hotbed_fail_table(
+                HOTBED_ERR_ARGUMENT, table->name,
+                "external: table number %u of the store is %s, not %s", t, of.name, table->name);
         if (of.row_bytes != table->view.row_bytes)
             return hotbed_fail_table(
                 HOTBED_ERR_ARGUMENT, table->name,

@@ -173,6 +173,9 @@ static void stores_must_fit_their_storage(hotbed_backend backend) {
     b.s.tables[1].evict = HOTBED_EVICT_LOWEST;
     refuses(&b, "table table-1: evict is LOWEST");
     b.s.tables[1].evict = HOTBED_EVICT_NEVER;
+    b.s.tables[1].name = "another"; /* whose rows are not those of the store's table */
+    refuses(&b, "table number 1 of the store is table-1, not another");
+    b.s.tables[1].name = name;
     b.s.tables[1].dim = 9;
     refuses(&b, "table table-1: the store's rows have 96 bytes, not 144");
     b.s.tables[1].dim = 8;

@@ -77,6 +77,7 @@ static hotbed_status fetch(row_stream *s, hotbed_staging *staging, uint64_t firs
 /* Wait for the copy of rows [first, first + n), and pass them to `take` under their keys. */
 static hotbed_status pass_rows(row_stream *s, hotbed_staging *staging, uint64_t first, uint64_t n) {
     HOTBED_TRY(hotbed_staging_wait(staging));
+    HOTBED_TRY(hotbed_stream_fault(s->w->stream)); /* an external store could not read the rows */
     uint64_t *keys = staging->columns[HOTBED_COLUMN_KEYS];
     for (uint64_t i = 0; i < n; i++) {
         if (staging->found[i] == 0)

@@ -195,6 +195,49 @@ static void a_table_in_rocksdb_is_saved_and_loaded(hotbed_backend backend) {
     check_round_trips(backend, ROCKSDB);
 }
 
+/* Let each call of the store fail in turn, until a save or a snapshot needs fewer calls. */
+static void check_failures(fixture *b, const hotbed_checkpoint_options *options, bool snapshot) {
+    const char *path = sample_path("failing");
+    hotbed_status status = HOTBED_ERR_IO;
+    for (uint64_t call = 1; status != HOTBED_OK; call++) {
+        hotbed_checkpoint_snapshot *image = NULL;
+        b->bad.way = BAD_FAIL;
+        b->bad.from = b->bad.to = b->bad.calls + call;
+        status = snapshot
+                     ? hotbed_checkpoint_snapshot_take(&b->storage, 1, options, b->stream, &image)
+                     : hotbed_checkpoint_save(path, &b->storage, 1, options, b->stream);
+        const bool failed = b->bad.calls >= b->bad.to;
+        b->bad.way = BAD_NOT;
+        CHECK_STATUS(status, failed ? HOTBED_ERR_IO : HOTBED_OK);
+        CHECK(call > 1 || failed);
+        CHECK_OK(hotbed_stream_sync(b->stream));
+        hotbed_checkpoint_snapshot_destroy(image);
+    }
+}
+
+/* A checkpoint without rows that could not be read would load as one that is whole. */
+static void saves_return_errors_of_the_store(hotbed_backend backend) {
+    fixture b;
+    hotbed_checkpoint_mark *mark = NULL;
+    sample_directory();
+    CHECK(open_fixture(&b, backend, BAD, NULL));
+    CHECK_OK(hotbed_checkpoint_mark_create(&mark));
+    fill(&b, 0, 1);
+    train(&b);
+    hotbed_checkpoint_options options = options_of(NULL, NULL);
+    check_failures(&b, &options, true);
+    options = options_of(mark, NULL);
+    check_failures(&b, &options, false);
+    sample_directory();
+    CHECK_OK(hotbed_checkpoint_save(sample_path("full"), &b.storage, 1, &options, b.stream));
+    fill(&b, 1, 3);
+    options = options_of(mark, sample_path("full"));
+    check_failures(&b, &options, false);
+    hotbed_checkpoint_mark_destroy(mark);
+    close_fixture(&b);
+    bad_store_end(&b.bad);
+}
+
 /* --- exports ---------------------------------------------------------------------------------- */
 
 /* Device arrays for one window of an export. */
@@ -360,9 +403,7 @@ static void exports_return_errors_of_the_store(hotbed_backend backend) {
 }
 
 const hotbed_test hotbed_tests[] = {
-    {TEST(a_table_in_a_store_is_saved_and_loaded)},
-    {TEST(a_table_in_rocksdb_is_saved_and_loaded)},
-    {TEST(exports_of_a_store_give_each_key_once)},
-    {TEST(exports_return_errors_of_the_store)},
-    {NULL, NULL},
+    {TEST(a_table_in_a_store_is_saved_and_loaded)}, {TEST(a_table_in_rocksdb_is_saved_and_loaded)},
+    {TEST(saves_return_errors_of_the_store)},       {TEST(exports_of_a_store_give_each_key_once)},
+    {TEST(exports_return_errors_of_the_store)},     {NULL, NULL},
 };

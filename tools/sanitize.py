@@ -47,20 +47,18 @@ import time
 FOUND = 99  # exit status of the tool for findings
 SKIPPED = 77
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
-# Memcheck: tests make CUDA calls fail on purpose, and check the outcome.  If several threads launch, initcheck misses
-# writes unless launches block, and racecheck hangs: its threads wait for a lock of the driver.  Synccheck determines by
-# itself how many mbarriers a block has, and fails a launch that has more: bulk copies use two per thread.
+# Launches block: the tools keep memory on the GPU for each launch until it ends, initcheck misses writes if several
+# threads launch, and racecheck's threads would wait for a lock of the driver.  Memcheck: tests make CUDA calls fail on
+# purpose, and check the outcome.  Synccheck determines by itself how many mbarriers a block has, and fails a launch
+# that has more: bulk copies use two per thread.
 OPTIONS = {
     "memcheck": ["--report-api-errors", "no"],
-    "racecheck": [
-        *("--kernel-name-exclude", "kns=3cub", "--kernel-name-exclude", "kns=nccl"),
-        "--force-blocking-launches",
-    ],
-    "initcheck": ["--force-blocking-launches"],
+    "racecheck": ["--kernel-name-exclude", "kns=3cub", "--kernel-name-exclude", "kns=nccl"],
+    "initcheck": [],
     "synccheck": ["--num-cuda-barriers", "1024"],
 }
 SHARE = 30  # seconds of a process; when the time of --within is up, what running processes have done is lost
-GUESS = 5  # seconds of a test without a result
+GUESS = 15  # seconds of a test without a result
 CLEAN = ["clean", "no CUDA", "skipped"]
 RESULTS = [*CLEAN, "did not end", "not begun", "tool failed", "FAILED"]
 # Rows, the kernels of one storage first.
@@ -175,7 +173,8 @@ class Run:
             "compute-sanitizer",
             "--tool",
             first.tool,
-            *OPTIONS.get(first.tool, []),
+            "--force-blocking-launches",
+            *OPTIONS[first.tool],
             "--error-exitcode",
             str(FOUND),
             *first.command,

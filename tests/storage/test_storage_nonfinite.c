@@ -142,9 +142,12 @@ static void compare(
 static void rows_of_bad_gradients_stay_and_others_train(hotbed_backend backend) {
     static const uint32_t dims[] = {1, 8, 64, DIM_MOST};
     for (int kind = 1; kind <= HOTBED_OPT_LAST; kind++)
-        for (size_t d = 0; d < sizeof dims / sizeof dims[0]; d++)
-            for (int way = 0; way < 4; way++)
+        for (int d = 0; d < 4; d++)
+            for (int way = 0; way < 4; way++) {
+                if (hotbed_test_is_small() && (d != kind % 4 || way != kind / 4 % 4))
+                    continue;
                 compare(backend, dims[d], (hotbed_optimizer_kind)kind, way % 2 != 0, way / 2 != 0);
+            }
 }
 
 static void a_bad_gradient_may_be_a_fault(hotbed_backend backend) {

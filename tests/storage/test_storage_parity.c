@@ -173,7 +173,9 @@ static void narrow_states_everywhere(void) {
     own_parameters = false;
     for (in_registers = 3; in_registers > 0; in_registers--)
         for (int kind = 1; kind <= HOTBED_OPT_LAST; kind++)
-            same_bytes((hotbed_optimizer_kind)kind, (hotbed_pooling)((kind + in_registers) % 2));
+            if (!hotbed_test_is_small() || kind % 3 == in_registers - 1)
+                same_bytes(
+                    (hotbed_optimizer_kind)kind, (hotbed_pooling)((kind + in_registers) % 2));
     narrow_states = false;
 }
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { KEYS = 6, STEPS = 1000, DIM_MOST = 160 };
+enum { KEYS = 6, DIM_MOST = 160 };
 
 typedef struct side {
     fixture r;
@@ -90,21 +90,22 @@ enum { NARROW = sizeof narrow / sizeof narrow[0] };
 static void steps_add_up_or_are_counted(hotbed_backend backend) {
     static const uint32_t dims[] = {8, 5, 160};
     static uint16_t rows[KEYS * DIM_MOST];
-    for (uint32_t k = 0; k < 2 * 3 * NARROW; k++) {
+    const uint32_t steps = hotbed_test_is_small() ? 50 : 1000;
+    for (uint32_t k = 0; k < 2 * 3 * NARROW; k += hotbed_test_is_small() ? 5 : 1) {
         const uint32_t n = k % NARROW, dim = dims[k / NARROW % 3];
         const hotbed_pooling pooling = k / NARROW / 3 == 0 ? HOTBED_POOL_SUM : HOTBED_POOL_NONE;
-        const double moved = 1.0 - STEPS * (double)narrow[n].rate;
+        const double moved = 1.0 - steps * (double)narrow[n].rate;
         side d;
         side_open(&d, backend, narrow[n].dtype, dim, pooling, HOTBED_ROUND_NEAREST, narrow[n].rate);
-        side_train(&d, STEPS);
+        side_train(&d, steps);
         (void)side_rows(&d, rows);
         for (uint32_t i = 0; i < KEYS * dim; i++)
             CHECK(oracle_load(d.dtype, rows, i) == 1.0F);
-        CHECK_EQ(side_rounded_away(&d), STEPS * KEYS);
+        CHECK_EQ(side_rounded_away(&d), steps * KEYS);
         side_close(&d);
         side_open(
             &d, backend, narrow[n].dtype, dim, pooling, HOTBED_ROUND_STOCHASTIC, narrow[n].rate);
-        side_train(&d, STEPS);
+        side_train(&d, steps);
         (void)side_rows(&d, rows);
         double sum = 0.0;
         for (uint32_t i = 0; i < KEYS * dim; i++) {
@@ -112,7 +113,7 @@ static void steps_add_up_or_are_counted(hotbed_backend backend) {
             sum += (double)oracle_load(d.dtype, rows, i);
         }
         CHECK_NEAR(sum / (KEYS * dim), moved, 0.03);
-        CHECK(side_rounded_away(&d) < STEPS * KEYS);
+        CHECK(side_rounded_away(&d) < steps * KEYS);
         side_close(&d);
     }
 }
@@ -143,7 +144,8 @@ static void words_differ_between_rows_elements_and_steps(hotbed_backend backend)
 /* Adam's average of squared gradients with beta2 0.999 moves by a thousandth of the rest of its way: rounded to nearest,
  * it stops when that is less than half of the distance to its neighbour. Rounded at random, it follows f32's. */
 static void averages_of_squares_stop_or_follow_f32(hotbed_backend backend) {
-    enum { DIM = 16, AVERAGE_STEPS = 2000 };
+    enum { DIM = 16 };
+    const uint32_t steps = hotbed_test_is_small() ? 400 : 2000;
     static const struct {
         hotbed_dtype dtype;
         hotbed_rounding rounding;
@@ -164,7 +166,7 @@ static void averages_of_squares_stop_or_follow_f32(hotbed_backend backend) {
         s.options.seed = 7;
         fixture_open_bare(&d.r, backend, &s.options);
         CHECK_OK(hotbed_ticket_create(d.r.storage, KEYS, KEYS, d.r.stream, &d.ticket));
-        side_train(&d, AVERAGE_STEPS);
+        side_train(&d, steps);
         CHECK_EQ(side_rounded_away(&d), 0); /* rows of f32 are not counted */
         uint64_t keys[KEYS];
         for (uint32_t i = 0; i < KEYS; i++)
@@ -179,7 +181,7 @@ static void averages_of_squares_stop_or_follow_f32(hotbed_backend backend) {
             means[w] += (double)oracle_load(ways[w].dtype, found, i) / (KEYS * DIM);
         side_close(&d);
     }
-    CHECK_NEAR(means[0], 1.0 - pow(0.999, AVERAGE_STEPS), 1e-4);
+    CHECK_NEAR(means[0], 1.0 - pow(0.999, steps), 1e-4);
     CHECK_NEAR(means[1], 0.25, 1e-6); /* from there on, it does not move */
     CHECK_NEAR(means[2], means[0], 0.02);
 }

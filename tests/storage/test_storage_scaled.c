@@ -213,7 +213,8 @@ static void modes_give_the_same_bytes(hotbed_backend backend) {
     static unsigned char rows[3][KEYS * ROW_MOST];
     static float gradient[KEYS * DIM_MOST], output[KEYS * DIM_MOST];
     static const hotbed_mode modes[] = {HOTBED_MODE_AUTO, HOTBED_MODE_CACHE, HOTBED_MODE_DEFAULT};
-    for (uint32_t k = 0; k < DIMS * DTYPES * HOTBED_OPT_LAST; k++) {
+    const bool small = hotbed_test_is_small(); /* one dim and type for each optimizer, by turns */
+    for (uint32_t k = 0; k < DIMS * DTYPES * HOTBED_OPT_LAST; k += small ? DIMS * DTYPES + 1 : 1) {
         const hotbed_dtype dtype = dtypes[k % DTYPES];
         const uint32_t dim = dims[k / DTYPES % DIMS];
         const hotbed_optimizer_kind kind = (hotbed_optimizer_kind)(1 + k / DTYPES / DIMS);
@@ -221,7 +222,7 @@ static void modes_give_the_same_bytes(hotbed_backend backend) {
             side d;
             rng random = rng_start(k);
             side_open(&d, backend, dtype, dim, kind, HOTBED_POOL_SUM, modes[m], 0.02F);
-            for (uint32_t step = 0; step < 9; step++) {
+            for (uint32_t step = 0; step < (small ? 4 : 9); step++) {
                 gradients_of(&random, gradient, KEYS * dim);
                 side_step(&d, step, gradient, output);
             }
@@ -284,7 +285,7 @@ static void elements_without_a_gradient_do_not_drift(hotbed_backend backend) {
 /* A state of f32 carries what rounding leaves over. After many steps without a direction, stored elements are those of
  * an f32 row rounded to nearest, and the states are near. */
 static void rows_with_states_follow_f32_rows(hotbed_backend backend) {
-    enum { STEPS = 300 };
+    const uint32_t steps = hotbed_test_is_small() ? 30 : 300;
     static const hotbed_optimizer_kind kinds[] = {
         HOTBED_OPT_ADAGRAD, HOTBED_OPT_ADAM, HOTBED_OPT_MOMENTUM};
     static unsigned char rows[KEYS * ROW_MOST];
@@ -300,7 +301,7 @@ static void rows_with_states_follow_f32_rows(hotbed_backend backend) {
         rng random = rng_start(k);
         side_open(&d, backend, dtype, dim, kind, HOTBED_POOL_NONE, HOTBED_MODE_AUTO, rate);
         side_open(&wide, backend, HOTBED_F32, dim, kind, HOTBED_POOL_NONE, HOTBED_MODE_AUTO, rate);
-        for (uint32_t step = 0; step < STEPS; step++) {
+        for (uint32_t step = 0; step < steps; step++) {
             gradients_of(&random, gradient, KEYS * dim);
             if (step == 0) /* creates rows of the same values */
                 memset(gradient, 0, sizeof gradient);

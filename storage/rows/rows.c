@@ -144,10 +144,11 @@ static bool is_zero(float value) {
     return value == 0.0F && !signbit(value);
 }
 
-/* Whether all initial values are zero bits. */
+/* Whether all initial values are zero bits. The scale of an FP8 row of zeros is 1. */
 static bool starts_as_zeros(const hotbed_table_view *view) {
-    return view->init.kind == HOTBED_INIT_CONSTANT && is_zero(view->init.offset) &&
-           is_zero(view->state_value[0]) && is_zero(view->state_value[1]);
+    return view->dtype != HOTBED_FP8 && view->init.kind == HOTBED_INIT_CONSTANT &&
+           is_zero(view->init.offset) && is_zero(view->state_value[0]) &&
+           is_zero(view->state_value[1]);
 }
 
 hotbed_status hotbed_storage_free_slots(

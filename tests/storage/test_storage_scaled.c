@@ -369,6 +369,34 @@ static void rows_that_are_not_finite_read_as_nan(hotbed_backend backend) {
         CHECK(e == 3 ? isnan(read[e]) : read[e] == weights[e]);
 }
 
+/* A static table has its rows without a step that makes them. */
+static void static_rows_of_zeros_have_the_described_bytes(hotbed_backend backend) {
+    const hotbed_mode modes[] = {HOTBED_MODE_HBM_DIRECT, HOTBED_MODE_CACHE, HOTBED_MODE_DEFAULT};
+    enum { DIM = 65 };
+    const float zeros[DIM] = {0};
+    unsigned char row[ROW_MOST], expected[ROW_MOST];
+    for (int k = 0; k < 3 * DTYPES; k++) {
+        setup s;
+        fixture r;
+        setup_start(&s, 1, DIM, KEYS);
+        s.tables[0].kind = HOTBED_TABLE_STATIC;
+        s.tables[0].dtype = dtypes[k % DTYPES];
+        s.tables[0].initializer = (hotbed_initializer){.kind = HOTBED_INIT_CONSTANT};
+        s.tables[0].upper_capacity = modes[k / DTYPES] == HOTBED_MODE_HBM_DIRECT ? 0 : KEYS / 2;
+        s.options.mode = modes[k / DTYPES];
+        fixture_open_bare(&r, backend, &s.options);
+        const uint64_t key = 1;
+        const size_t bytes = hotbed_dtype_row_bytes(dtypes[k % DTYPES], DIM);
+        void *keys = fixture_copy(&r, &key, sizeof key);
+        hotbed_rows rows = {.weights = fixture_alloc(&r, bytes)};
+        CHECK_OK(hotbed_storage_get_rows(r.storage, 0, 1, keys, &rows, NULL, r.stream));
+        fixture_download(&r, row, rows.weights, bytes);
+        hotbed_weights_write(dtypes[k % DTYPES], DIM, zeros, expected);
+        CHECK_BYTES(row, expected, bytes);
+        fixture_close(&r);
+    }
+}
+
 static void rows_are_converted(hotbed_backend backend) {
     enum { ROWS = 3, DIM = 5 };
     float weights[ROWS * DIM], in_place[ROWS * (DIM + 4)];
@@ -411,6 +439,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(elements_without_a_gradient_do_not_drift)},
     {TEST(rows_with_states_follow_f32_rows)},
     {TEST(runs_give_the_same_bytes)},
+    {TEST(static_rows_of_zeros_have_the_described_bytes)},
     {TEST(rows_are_converted)},
     {TEST(rows_that_are_not_finite_read_as_nan)},
     {NULL, NULL},

@@ -34,6 +34,7 @@ __attribute__((format(printf, 5, 6))) static void put(
     w->length++;
 }
 
+static const char *const nonfinites[] = {"pass", "skip", "error"};
 static const char *const poolings[] = {"none", "sum", "mean"};
 static const char *const overflows[] = {"replay", "report"};
 static const char *const key_types[] = {"i64", "i64", "u64"}; /* 0 is I64 */
@@ -114,6 +115,7 @@ static void put_table(hotbed_writer *w, const hotbed_sharded *c, uint32_t t) {
     put(w, "evict", "table", o->name, "%s", HOTBED_NAME(evictions, o->evict, "unknown"));
     put(w, "score", "table", o->name, "%s", HOTBED_NAME(scores, o->score, "unknown"));
     put(w, "insertion", "table", o->name, "%s", HOTBED_NAME(insertions, o->insertion, "unknown"));
+    put(w, "track_changes", "table", o->name, "%s", o->track_changes ? "true" : "false");
     if (o->optimizer != NULL)
         put_own(w, c, t);
     put_initializer(w, "initializer", o->name, &o->initializer);
@@ -166,6 +168,7 @@ static void put_collection(
         o->forward_dtype == 0 ? "not given" : hotbed_dtype_name(o->forward_dtype));
     put(w, "backward_dtype", NULL, NULL, "%s",
         o->backward_dtype == 0 ? "not given" : hotbed_dtype_name(o->backward_dtype));
+    put(w, "nonfinite", NULL, NULL, "%s", HOTBED_NAME(nonfinites, s->nonfinite, "unknown"));
     put(w, "seed", NULL, NULL, "%" PRIu64, s->seed);
     put(w, "plan", NULL, NULL, "%s", hotbed_plan_name(o->plan));
     put(w, "overflow", NULL, NULL, "%s", HOTBED_NAME(overflows, o->overflow, "unknown"));

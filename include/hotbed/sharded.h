@@ -218,8 +218,8 @@ typedef enum hotbed_pooled_exchange {
  *
  * All ranks pass the same options, and hotbed_sharded_create() compares them. A rank may choose for
  * itself where its rows are stored (mode, caching, placement, hbm_bytes, budget, upper_capacity,
- * lower_memory, lower_directory, lower_index_memory, move_sms, external), kjt_features,
- * growth_load, growth_every and check. */
+ * lower_memory, lower_directory, lower_index_memory, move_sms, external), how much of its changes it
+ * remembers (removed_capacity, changed_capacity), kjt_features, growth_load, growth_every and check. */
 typedef struct hotbed_sharded_options {
     uint32_t size; /* set by init */
     /* Required; copied. Tables, features and all else, as for one process.

@@ -147,6 +147,7 @@ static const change changes[] = {
     {"insertion of table item is probation",
      "auto",
      {{SET(int, tables[1].insertion, HOTBED_INSERT_PROBATION)}}},
+    {"track_changes of table item is true", "false", {{SET(bool, tables[1].track_changes, true)}}},
     {"initializer of table item is uniform in [0, 0.5)",
      "constant 0",
      {{SET(
@@ -174,6 +175,7 @@ static const change changes[] = {
     {"beta2 of optimizer adam is 0.5", "0.999", {{SET(float, storage.optimizer.beta2, 0.5F)}}},
     {"learning_rate of table item is 0.5", "0.25", {{SET(float, own_rate, 0.5F)}}},
     {"max_gradient of table item is 0.5", "0", {{SET(float, own_clip, 0.5F)}}},
+    {"nonfinite is skip", "pass", {{SET(int, storage.nonfinite, HOTBED_NONFINITE_SKIP)}}},
     {"seed is 7", "0", {{SET(uint64_t, storage.seed, 7)}}},
     {"plan is two-phase", "fixed", {{SET(int, options.plan, HOTBED_PLAN_TWO_PHASE)}}},
     {"overflow is report", "replay", {{SET(int, options.overflow, HOTBED_OVERFLOW_REPORT)}}},
@@ -233,6 +235,7 @@ static void same_body(world_rank *me) {
         s.storage.num_features = 0;
         s.storage.feature_tables = NULL;
         s.storage.check = HOTBED_CHECK_IGNORE;
+        s.storage.removed_capacity = 64;
         s.storage.mode = HOTBED_MODE_CACHE;
         s.storage.key_type = HOTBED_KEY_I64;
         s.storage.output_dtype = HOTBED_F32;

@@ -70,6 +70,18 @@ static hotbed_status keep_optimizer(hotbed_sharded *c, uint32_t t) {
     return HOTBED_OK;
 }
 
+/* Names of tables are distinct in a storage, but here two tables may be in different lookups. */
+static hotbed_status check_names(const hotbed_sharded *c) {
+    char(*names)[HOTBED_NAME_BYTES] = hotbed_new(c->num_tables * sizeof *names);
+    if (names == NULL)
+        return fail_memory(c);
+    for (uint32_t t = 0; t < c->num_tables; t++)
+        memcpy(names[t], c->tables[t].name, strlen(c->tables[t].name) + 1);
+    const hotbed_status status = hotbed_names_check(names, c->num_tables, sizeof *names);
+    hotbed_delete(names);
+    return status;
+}
+
 static hotbed_status read_tables(hotbed_sharded *c, const hotbed_storage_options *s) {
     const void *table;
     for (uint32_t t = 0; t < c->num_tables; t++) {
@@ -81,7 +93,7 @@ static hotbed_status read_tables(hotbed_sharded *c, const hotbed_storage_options
         HOTBED_TRY(keep_optimizer(c, t));
         HOTBED_TRY(hotbed_name_check(c->tables[t].name, t));
     }
-    return HOTBED_OK;
+    return check_names(c);
 }
 
 /* Copy all names, of tables and then of features, into one block. */
@@ -139,8 +151,11 @@ static hotbed_status read_routes(hotbed_sharded *c, const hotbed_route_kind *rou
         info->max_capacity = o->max_capacity > o->capacity ? o->max_capacity : o->capacity;
         /* Route by max_capacity: a key keeps its rank when the table grows. */
         const bool numbered = is_static || kind == HOTBED_ROUTE_CONTINUOUS;
-        HOTBED_TRY(
-            hotbed_route_init(&info->route, kind, c->world, numbered ? info->max_capacity : 0));
+        const hotbed_status status =
+            hotbed_route_init(&info->route, kind, c->world, numbered ? info->max_capacity : 0);
+        if (status != HOTBED_OK)
+            return hotbed_error_table(
+                HOTBED_FAIL_AFTER(status, "table %s: %s", o->name, hotbed_last_error()), o->name);
         info->local_ids = is_static;
     }
     return HOTBED_OK;

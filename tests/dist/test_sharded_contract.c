@@ -319,7 +319,13 @@ static void refused_options(sharded_fixture *r) {
     const char *name = r->tables[1].name;
     r->tables[1].name = "no name";
     refuse(r, &r->options, "no name");
+    r->tables[1].name = r->tables[2].name; /* of another lookup */
+    refuse(r, &r->options, "two tables have the same name shop");
     r->tables[1].name = name;
+    const uint64_t capacity = r->tables[2].capacity;
+    r->tables[2].capacity = 0; /* of a static table */
+    refuse(r, &r->options, "table shop: rows 0 is not in [1, 2^62]");
+    r->tables[2].capacity = capacity;
 }
 
 static void refused_batches(sharded_fixture *r) {

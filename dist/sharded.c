@@ -416,7 +416,8 @@ static uint64_t capacity_of(const hotbed_sharded *c, const hotbed_group *g) {
     return capacity < n ? capacity : n;
 }
 
-/* Have faults name keys, and updates round by them, where the lookup stores row numbers. */
+/* Have faults name keys, and rows be initialized and rounded by them, where the lookup stores row
+ * numbers. */
 static hotbed_status describe_keys(
     const hotbed_sharded *c, const hotbed_group *g, hotbed_stream *stream) {
     for (uint32_t t = 0; t < g->num_tables; t++) {
@@ -541,60 +542,6 @@ done:
     return status;
 }
 
-/* Initialize the rows of a static table. Initial values follow from the keys of the whole table: a
- * hash table with the same name, seed and initializer computes them, CHUNK keys at a time. */
-static hotbed_status init_static(
-    hotbed_sharded *c, hotbed_group *g, uint32_t t, const hotbed_storage_options *storage,
-    hotbed_stream *stream) {
-    enum { CHUNK = 1 << 16 };
-    const hotbed_sharded_table *info = &c->table_info[g->tables[t]];
-    hotbed_table_options table = c->tables[g->tables[t]];
-    hotbed_storage_options o = *storage;
-    uint64_t rows = hotbed_route_rows(&info->route, c->rank);
-    hotbed_storage *initial = NULL;
-    hotbed_memory weights = {0}, keys = {0}, numbers = {0}, host = {0};
-    table.kind = HOTBED_TABLE_HASH;
-    table.capacity = CHUNK;
-    o.num_tables = 1;
-    o.tables = &table;
-    o.num_features = 0;
-    o.mode = HOTBED_MODE_HBM_DIRECT;
-    o.external = NULL;
-    hotbed_status status = hotbed_storage_create(&o, stream, &initial);
-    const hotbed_dtype dtype = table.dtype == 0 ? HOTBED_F32 : table.dtype;
-    const size_t row_bytes = hotbed_dtype_row_bytes(dtype, table.dim);
-    hotbed_memory *const memories[] = {&weights, &keys, &numbers};
-    const size_t bytes[] = {CHUNK * row_bytes, CHUNK * sizeof(uint64_t), CHUNK * sizeof(uint64_t)};
-    for (int i = 0; i < 3 && status == HOTBED_OK; i++)
-        status = hotbed_memory_alloc(stream, HOTBED_MEMORY_DEVICE, bytes[i], NULL, memories[i]);
-    if (status == HOTBED_OK)
-        status = hotbed_memory_alloc(
-            stream, HOTBED_MEMORY_PINNED, 2 * CHUNK * sizeof(uint64_t), NULL, &host);
-    for (uint64_t done = 0; done < rows && status == HOTBED_OK; done += CHUNK) {
-        uint64_t n = rows - done < CHUNK ? rows - done : CHUNK;
-        uint64_t *at = host.data;
-        hotbed_rows part = {.weights = weights.data};
-        for (uint64_t i = 0; i < n; i++) {
-            at[i] = hotbed_route_key(&info->route, c->rank, done + i);
-            at[CHUNK + i] = done + i;
-        }
-        status = hotbed_copy(keys.data, at, n * sizeof *at, stream);
-        HOTBED_THEN(status, hotbed_copy(numbers.data, at + CHUNK, n * sizeof *at, stream));
-        HOTBED_THEN(status, hotbed_storage_set_rows(initial, 0, n, keys.data, NULL, stream));
-        HOTBED_THEN(status, hotbed_storage_get_rows(initial, 0, n, keys.data, &part, NULL, stream));
-        HOTBED_THEN(status, hotbed_storage_set_rows(g->lookup, t, n, numbers.data, &part, stream));
-        HOTBED_THEN(
-            status, hotbed_storage_clear(initial, 0, stream)); /* waits: `at` can be reused */
-    }
-    if (status != HOTBED_OK)
-        (void)!hotbed_stream_finish(stream); /* enqueued work still uses the memory */
-    hotbed_memory_free(&host);
-    for (int i = 0; i < 3; i++)
-        hotbed_memory_free(memories[i]);
-    hotbed_storage_destroy(initial);
-    return status;
-}
-
 /* Whether the only group has the columns of the output. */
 static bool has_output_columns(const hotbed_sharded *c) {
     uint32_t f = 0;
@@ -666,7 +613,7 @@ static hotbed_status make_group(
                 return hotbed_fail_table(
                     HOTBED_ERR_UNSUPPORTED, o->name,
                     "table %s: a STATIC table of several ranks over an external store", o->name);
-            HOTBED_TRY(init_static(c, g, t, storage, stream));
+            HOTBED_TRY(hotbed_storage_clear(g->lookup, t, stream)); /* now that it knows its keys */
         }
     }
     return HOTBED_OK;

@@ -64,7 +64,7 @@ hotbed_status hotbed_names_check(const void *structs, uint32_t n, size_t stride)
 hotbed_status hotbed_features_check(const hotbed_storage_options *options);
 
 /* Describe the keys of a table, before any work on it is enqueued: the texts of faults name them, and
- * updates round by them. Errors: MEMORY, DEVICE. */
+ * rows are initialized, from the next clear on, and rounded by them. Errors: MEMORY, DEVICE. */
 hotbed_status hotbed_storage_set_keys(
     hotbed_storage *storage, uint32_t table, const hotbed_table_keys *keys, hotbed_stream *stream);
 

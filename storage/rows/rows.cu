@@ -62,7 +62,8 @@ static __global__ void __launch_bounds__(BLOCK) count_keys_kernel(hotbed_rows_ar
 static __global__ void __launch_bounds__(BLOCK) init_rows_kernel(hotbed_rows_args a) {
     for (uint64_t i = hotbed_cuda_thread() / TILE; i < a.table.slots;
          i += hotbed_cuda_threads() / TILE)
-        hotbed_row_init(&a.table, a.table.rows + i * a.table.row_bytes, i, TILE);
+        hotbed_row_init(
+            &a.table, a.table.rows + i * a.table.row_bytes, hotbed_row_key(&a.table, i), TILE);
 }
 
 static __global__ void __launch_bounds__(BLOCK) load_kernel(hotbed_rows_args a) {

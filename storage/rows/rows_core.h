@@ -284,7 +284,8 @@ HOTBED_HD_LARGE void hotbed_rows_write(
             hotbed_timer_raise(a->timer, a->rows.scores[i]);
     }
     if (is_new)
-        hotbed_row_init_rest(&a->table, row, a->rows, hotbed_rows_key(a, i), width);
+        hotbed_row_init_rest(
+            &a->table, row, a->rows, hotbed_row_key(&a->table, hotbed_rows_key(a, i)), width);
     hotbed_row_set(&a->table, row, a->rows, i, width);
     hotbed_tile_sync(width);
 }

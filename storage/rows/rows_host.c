@@ -72,7 +72,8 @@ HOTBED_HOST_EACH(advance_body, hotbed_expire_advance(args))
 HOTBED_HOST_BELOW(count_body, hotbed_rows_args, unbarred(a), hotbed_rows_count(a, i, 1))
 HOTBED_HOST_BELOW(
     init_rows_body, hotbed_rows_args, a->table.slots,
-    hotbed_row_init(&a->table, a->table.rows + i * a->table.row_bytes, i, 1))
+    hotbed_row_init(
+        &a->table, a->table.rows + i * a->table.row_bytes, hotbed_row_key(&a->table, i), 1))
 
 static void load_body(const void *args, uint64_t begin, uint64_t end) {
     const hotbed_rows_args *a = args;

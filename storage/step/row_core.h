@@ -67,7 +67,7 @@ typedef struct hotbed_table_view {
     uint64_t admit;
     hotbed_init_view init;
     /* a static table of one of several ranks: row number i is of key first_key + i * key_step, by which
-     * it is rounded; step 0: row numbers are keys */
+     * it is initialized and rounded; step 0: row numbers are keys */
     uint64_t first_key, key_step;
     float eval_value;     /* elements of keys that eval does not find */
     float state_value[2]; /* first values of optimizer states */
@@ -262,6 +262,11 @@ HOTBED_HD hotbed_f32x4 hotbed_scale4(hotbed_f32x4 a, float s) {
     return v;
 }
 
+/* Return the key of a row that the table stores as `key`. */
+HOTBED_HD uint64_t hotbed_row_key(const hotbed_table_view *table, uint64_t key) {
+    return table->key_step == 0 ? key : table->first_key + key * table->key_step;
+}
+
 /* --- rounding of updates ------------------------------------------------------------------------
  *
  * A step computes a row in f32 and rounds it to the row's type: to nearest, or with random words that
@@ -280,7 +285,7 @@ hotbed_rounding_of(const hotbed_table_view *table, uint64_t key, uint64_t step) 
     const uint64_t mixed = hotbed_hash_u64(seed ^ hotbed_hash_u64(step));
     hotbed_rounding_view r = {
         table->random != 0, table->init.table, (uint32_t)mixed, (uint32_t)(mixed >> 32),
-        table->key_step == 0 ? key : table->first_key + key * table->key_step};
+        hotbed_row_key(table, key)};
     return r;
 }
 

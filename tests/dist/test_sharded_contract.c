@@ -55,6 +55,34 @@ static void eval_changes_nothing(hotbed_backend backend) {
     }
 }
 
+/* --- clear ------------------------------------------------------------------------------------ */
+
+/* Rows of static tables get the initial values of their keys again, whatever rank they are on. */
+static void clear_body(world_rank *me) {
+    sharded_fixture r;
+    hotbed_sharded_table info = {.size = sizeof info};
+    sharded_fixture_open(&r, me, me->argument);
+    sharded_fixture_step(&r, 0);
+    for (uint32_t t = 0; t < FIXTURE_TABLES; t++) {
+        CHECK_OK(hotbed_sharded_table_read(r.sharded, t, &info));
+        CHECK_OK(hotbed_storage_clear(
+            hotbed_sharded_lookup(r.sharded, info.lookup), info.table, me->stream));
+        CHECK_OK(hotbed_storage_clear(r.model, t, me->stream));
+    }
+    sharded_fixture_check_rows(&r);
+    sharded_fixture_step(&r, 1);
+    sharded_fixture_close(&r);
+}
+
+static void a_cleared_table_has_its_initial_rows(hotbed_backend backend) {
+    for (int i = 0; i < 4; i++) {
+        sharded_case c = base;
+        c.dealt = i % 2 == 1;
+        c.cached = i >= 2;
+        sharded_fixture_run(8, clear_body, &c);
+    }
+}
+
 static void forward_body(world_rank *me) {
     sharded_fixture r;
     sharded_fixture_open(&r, me, me->argument);
@@ -532,6 +560,7 @@ static void creation_survives_no_memory(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {TEST(eval_changes_nothing)},
+    {TEST(a_cleared_table_has_its_initial_rows)},
     {TEST(one_call_performs_all_stages)},
     {TEST(views_describe_every_table)},
     {TEST(the_rule_chooses_rows_or_sums)},

@@ -402,8 +402,10 @@ def test_keys_outside_of_a_static_table_are_ignored(training):
         lambda out: (2 * out).sum() + out.sum(),
         lambda out: out.mul_(3).sum(),
         lambda out: (out.t() * torch.arange(4.0 * DIM).view(2 * DIM, 2)).sum(),
+        lambda out: torch.nn.functional.embedding(torch.tensor([1, 1]), out, sparse=True).sum(),
+        lambda out: (out.register_hook(torch._neg_view), out.mul(2).sum())[1],  # as of the imag of a conj
     ],
-    ids=["two uses", "in place", "a gradient that is not contiguous"],
+    ids=["two uses", "in place", "a gradient that is not contiguous", "a sparse gradient", "a negative view"],
 )
 def test_a_backward_gets_the_gradient_of_the_output(loss):
     ebc = collection(optimizer=ht.SGD(lr=1.0))
@@ -412,7 +414,7 @@ def test_a_backward_gets_the_gradient_of_the_output(loss):
     leaf = out.detach().clone().requires_grad_()
     loss(leaf.clone()).backward()
     loss(out).backward()
-    want = torch.cat(leaf.grad.split(DIM, dim=1))  # f's two samples have the keys 0 and 1, g's 2 and 3
+    want = torch.cat(leaf.grad.to_dense().split(DIM, dim=1))  # f's two samples have the keys 0 and 1, g's 2 and 3
     torch.testing.assert_close((before - ebc.weight("a"))[:4], want)
 
 

@@ -935,6 +935,8 @@ class Storage:
                 )
             check_shape("gradient", gradient, slot.shape)
             self._check_unchanged(slot, "backward")
+            if gradient.layout is not torch.strided or gradient.is_neg():  # its memory does not have its elements
+                gradient = torch.zeros(slot.shape, dtype=gradient.dtype, device=self.device).add_(gradient)
             if self.scaler is not None:
                 gradient = gradient / self.scaler.scale(torch.ones((), device=self.device))
             self._waiting.clear()

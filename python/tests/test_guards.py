@@ -231,6 +231,20 @@ def test_a_scaled_gradient_that_overflows_skips_its_row():
     assert torch.equal(before, made.weight("s")) and made.stats("s")["nonfinite"] == 4
 
 
+def test_a_state_dict_of_torchrecs_own_tables_is_refused():
+    tables = collection()
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        spec = ChunkShardingSpec(dim=0, placements=["rank:0/cpu"])
+        shared = sharded_tensor.zeros(spec, 100, 4, process_group=None)
+        before = tables.weight("s").clone()
+        with pytest.raises(RuntimeError, match=r"s\.weight: a ShardedTensor, as of TorchRec's own tables, cannot"):
+            tables.load_state_dict({**tables.state_dict(), "embedding_bags.s.weight": shared})
+        assert torch.equal(before, tables.weight("s"))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize("refused", ["ShardedTensor", "fused_optimizer", "other parameters", "other groups"])
 def test_a_checkpoint_refuses_what_is_not_of_the_dense_part(refused, tmp_path):
     model, whole = Model(), Model()

@@ -983,6 +983,7 @@ def test_bad_rows_change_nothing():
     state = ebc.state_dict()
     for name, wrong, text in (
         ("weight", torch.ones(4, DIM), r"weight is shape \(4, 8\)"),
+        ("weight", torch.ones(5, DIM).to_sparse(), r"weight is shape \(5, 8\) .* torch.sparse_coo, not shape \(5, 8\)"),
         ("weight_id", keys.float(), "keys: dtype torch.float32"),
         ("metadata", None, "metadata: None is not a tensor"),
     ):

@@ -268,6 +268,13 @@ def _look(
     for part in given.values():
         if not isinstance(part, torch.Tensor):
             raise ArgumentError(f"{name}: {described(part)} is not a tensor", parameter=name, value=part)
+        if hasattr(part, "local_shards"):
+            raise ArgumentError(
+                f"{name}: a ShardedTensor, as of TorchRec's own tables, cannot be loaded as it is; save it by "
+                "torch.distributed.checkpoint, which loads it into a state dict of this model",
+                parameter=name,
+                value=type(part),
+            )
     sharded = [_is_sharded(part) for part in given.values()]
     if any(sharded) and not all(sharded):
         raise ArgumentError(f"{name}: some of {sorted(given)} are DTensors, and the others are not", parameter=name)

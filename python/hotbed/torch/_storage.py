@@ -1191,11 +1191,11 @@ class Storage:
                 is_stored = isinstance(part, torch.Tensor) and part.dtype == torch.uint8
                 width = stored(self.tables[table])[1] if is_stored else dim
             fits = isinstance(part, torch.Tensor) and part.shape[:1] == (n,) and part.numel() == n * width
-            if not fits or part.is_complex() or part.is_meta:
+            if not fits or part.is_complex() or part.is_meta or part.layout is not torch.strided:
                 shape = (n,) if name in ("scores", "times") else (n, width)
-                dtype = f" of {part.dtype} on {part.device}" if isinstance(part, torch.Tensor) else ""
+                kind = f" of {part.dtype} on {part.device}, {part.layout}" if isinstance(part, torch.Tensor) else ""
                 raise ArgumentError(
-                    f"table {self.tables[table].name!r}: {name} is {described(part)}{dtype}, not shape {shape}",
+                    f"table {self.tables[table].name!r}: {name} is {described(part)}{kind}, not shape {shape}",
                     table=self.tables[table].name,
                     parameter=name,
                 )

@@ -242,6 +242,33 @@ def test_a_dump_is_loaded_with_states_and_scores(tmp_path):
         dynamicemb.DynamicEmbDump(str(tmp_path / "dump"), saved)
 
 
+def test_a_dump_over_another_one_leaves_nothing_of_it(tmp_path):
+    strategy = dynamicemb.FrequencyAdmissionStrategy(threshold=2, counter=KVCounter(capacity=64))
+
+    def made():
+        return module(optimizer=EmbOptimType.ADAM, admit_strategy=strategy)
+
+    model, ends = made(), torch.arange(3)
+    for _ in range(2):
+        model(torch.tensor([3, 5]), ends).sum().backward()
+    model(torch.tensor([7, 9]), ends)
+    model.dump(str(tmp_path), optim=True, counter=True)
+    name = "t_emb_opt_values.rank_0.world_size_1"
+    states = (tmp_path / name).read_bytes()
+    (tmp_path / "t_opt_values.rank_0.world_size_1").write_bytes(states)  # as of an older version
+    model(torch.tensor([3, 5]), ends).sum().backward()
+    model.dump(str(tmp_path))
+    assert not [path.name for path in tmp_path.iterdir() if "counter" in path.name or "opt_values" in path.name]
+    with pytest.warns(UserWarning, match="no optimizer states of adam are loaded"):
+        made().load(str(tmp_path), optim=True)
+    model.dump(str(tmp_path), optim=True, counter=True)
+    other = made()
+    other.load(str(tmp_path), optim=True, counter=True)
+    model(torch.tensor([3, 7]), ends).sum().backward()
+    other(torch.tensor([3, 7]), ends).sum().backward()
+    assert rows(other) == rows(model) and set(rows(model)) == {3, 5, 7}
+
+
 def test_adam_continues_from_a_dump_exactly(tmp_path):
     saved, loaded = (module(optimizer=EmbOptimType.ADAM) for _ in range(2))
     keys, offsets = torch.arange(50), torch.arange(51)

@@ -93,6 +93,11 @@ def _ranks_of(root_path: str, table_name: str) -> int:
     return world
 
 
+def _older_states(root_path: str, table_name: str, rank: int, world: int) -> str:
+    """Return the path of a rank's states in an older dump."""
+    return os.path.join(root_path, f"{table_name}_opt_values.rank_{rank}.world_size_{world}")
+
+
 def _files(root_path: str, table_name: str, rank: int, world: int) -> List[Optional[str]]:
     """Return the paths of a rank's keys, rows, scores and states.  Older dumps name the states ``<table>_opt_values``.
 
@@ -102,7 +107,7 @@ def _files(root_path: str, table_name: str, rank: int, world: int) -> List[Optio
     paths: List[Optional[str]] = [
         encode_checkpoint_file_path(root_path, table_name, rank, world, item) for item in _ITEMS
     ]
-    older = os.path.join(root_path, f"{table_name}_opt_values.rank_{rank}.world_size_{world}")
+    older = _older_states(root_path, table_name, rank, world)
     if os.path.exists(older):
         if os.path.exists(str(paths[3])):
             raise ValueError(f"{older} and {paths[3]} are both states of table {table_name!r}")
@@ -796,6 +801,13 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             keys, values, scores, states = [
                 encode_checkpoint_file_path(save_dir, name, rank, world, item) for item in _ITEMS
             ]
+            counted = [
+                encode_counter_checkpoint_file_path(save_dir, name, rank, world, item)
+                for item in ("keys", "frequencies")
+            ]
+            stale = [_older_states(save_dir, name, rank, world), *([] if optim else [states]), *counted]
+            for path in filter(os.path.exists, stale):  # of an earlier dump here, whose rows are written over
+                os.remove(path)
             self._view().dump(
                 number,
                 encode_meta_json_file_path(save_dir, name),
@@ -811,8 +823,8 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             if counter and self._admission_counter is None:
                 warnings.warn(f"table {name!r} has no admission counter to dump", stacklevel=2)
             elif counter:
-                for item, column in zip(("keys", "frequencies"), self._hotbed.counts(number)):
-                    with open(encode_counter_checkpoint_file_path(save_dir, name, rank, world, item), "wb") as file:
+                for path, column in zip(counted, self._hotbed.counts(number)):
+                    with open(path, "wb") as file:
                         file.write(column.numpy().tobytes())
 
     def _time(self, pg: Optional[Any], local: bool = False) -> int:

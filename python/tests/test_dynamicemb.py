@@ -512,6 +512,46 @@ def test_a_dump_says_the_order_of_two_scores(tmp_path):
     )
 
 
+def test_what_cannot_be_a_batch_is_refused():
+    model = module(score_strategy=DynamicEmbScoreStrategy.LFU)
+    keys, ends = torch.tensor([3, 5]), torch.arange(3)
+    for number in (-1.0, float("nan"), 2.0**31):
+        with pytest.raises(ArgumentError, match=r"key 5 counts for .* occurrences, not for 0 to") as caught:
+            model(keys, ends, torch.tensor([1.0, number]))
+        assert (caught.value.key, caught.value.limit) == (5, 2**31 - 1)
+    for given, text in (
+        (([3, 5], ends), r"indices: \[3, 5\] is not a 1-D tensor"),
+        ((keys.float(), ends), "indices: dtype torch.float32"),
+        ((keys, None), "offsets: None is not a 1-D tensor"),
+        ((keys, ends.float()), "offsets: dtype torch.float32"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            model(*given)
+    model(keys, ends).sum().backward()
+    for wrong in (torch.tensor([3.5]), [3]):
+        with pytest.raises(ArgumentError, match="keys: "):
+            model.erase("t", wrong)
+    assert set(rows(model)) == {3, 5}
+
+
+@pytest.mark.parametrize("pooling", [DynamicEmbPoolingMode.SUM, DynamicEmbPoolingMode.NONE])
+def test_a_batch_may_have_no_samples(pooling):
+    model = module(tables=("t", "u"), pooling=pooling)
+    out = model(torch.empty(0, dtype=torch.int64), torch.tensor([0]))
+    assert out.shape == (0, DIM if pooling == DynamicEmbPoolingMode.NONE else 2 * DIM)
+    out.sum().backward()
+    assert not rows(model)
+
+
+def test_a_forward_with_other_bags_than_its_prefetch_is_refused():
+    model = module(pooling=DynamicEmbPoolingMode.SUM)
+    keys = torch.tensor([1, 2, 3])
+    model.prefetch(keys, torch.tensor([0, 1, 3]))
+    with pytest.raises(StateError, match="3 keys or their offsets are not the oldest prefetch's"):
+        model(keys, torch.tensor([0, 2, 3]))
+    model(keys, torch.tensor([0, 1, 3])).sum().backward()
+
+
 def test_an_incremental_dump_has_what_was_trained_since():
     tables = module(score_strategy=DynamicEmbScoreStrategy.STEP)
     tables(torch.tensor([1, 2]), torch.arange(3)).sum().backward()

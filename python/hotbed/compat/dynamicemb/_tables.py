@@ -22,7 +22,7 @@ from hotbed.compat.dynamicemb.embedding_admission import FrequencyAdmissionStrat
 from hotbed.compat.dynamicemb.optimizer import BaseDynamicEmbeddingOptimizer
 from hotbed.compat.dynamicemb.types import DynamicEmbInitializerArgs, DynamicEmbInitializerMode
 from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError, wrong
-from hotbed.torch._storage import Batch, Storage
+from hotbed.torch._storage import Batch, Storage, indices
 from hotbed.torch.config import Evict, PoolingType, Table
 
 POOLING = {
@@ -150,6 +150,12 @@ def describe(
         most_rows=0 if options.external_storage is not None and upper_capacity > 0 else grows,
         extra=extra,
     )
+
+
+def integers(name: str, given: Any) -> torch.Tensor:
+    """Return keys or offsets as int64, contiguous: uint64 keys by their bits; errors as of ``indices()``."""
+    is_unsigned = isinstance(given, torch.Tensor) and given.dtype == torch.uint64
+    return indices(name, given.view(torch.int64) if is_unsigned else given)
 
 
 class Retained:
@@ -320,9 +326,10 @@ class Tables(Storage):
                 value=keys.shape[0],
                 limit=ahead.shape[0],
             )
-        # The offsets of a part of a KeyedJaggedTensor are computed at each use, so only the keys' memory tells.
-        is_same = ahead.data_ptr() == keys.data_ptr() or self._captures()
-        if not is_same and not (torch.equal(ahead, keys) and torch.equal(ends, offsets)):  # waits for a GPU
+        has_keys = ahead.data_ptr() == keys.data_ptr() or self._captures()
+        # The offsets of a part of a KeyedJaggedTensor are computed at each use; on a GPU the keys' memory has to do.
+        has_ends = self.streams.number >= 0 or ends.data_ptr() == offsets.data_ptr()
+        if not (has_keys and has_ends) and not (torch.equal(ahead, keys) and torch.equal(ends, offsets)):
             raise StateError(
                 f"the forward's {keys.shape[0]} keys or their offsets are not the oldest prefetch's; call forwards in "
                 "the order of their prefetches, with the same tensors",
@@ -397,7 +404,7 @@ class Tables(Storage):
         Raises:
             StateError: batches that wait for their backward use some of the keys; all others are removed.
         """
-        keys = torch.unique(keys.to(device=self.device, dtype=torch.int64))
+        keys = torch.unique(integers("keys", keys).to(self.device))
         there = keys[self.found(table, keys)]
         try:
             return self.erase(table, there)

@@ -17,7 +17,7 @@ from hotbed import backends
 from hotbed._c import check, ffi, lib
 from hotbed.compat.dynamicemb._dumps import read_meta, refuse_duplicates
 from hotbed.compat.dynamicemb._external import Bridge
-from hotbed.compat.dynamicemb._tables import POOLING, Tables, describe
+from hotbed.compat.dynamicemb._tables import POOLING, Tables, describe, integers
 from hotbed.compat.dynamicemb.dynamicemb_config import (
     DynamicEmbEvictStrategy,
     DynamicEmbPoolingMode,
@@ -399,22 +399,19 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
     # --- the step -------------------------------------------------------------------------------
 
     def _batch(self, indices: torch.Tensor, offsets: torch.Tensor) -> Batch:
-        bags = offsets.numel() - 1
-        if bags <= 0 or bags % self.feature_num != 0:
+        ends = integers("offsets", offsets)
+        bags = ends.numel() - 1
+        if bags < 0 or bags % self.feature_num != 0:
             raise ArgumentError(
                 f"offsets: {bags} bags are no multiple of {self.feature_num} features",
                 parameter="offsets",
                 value=bags,
                 limit=self.feature_num,
             )
-        if indices.dtype not in (torch.int32, torch.int64, torch.uint64):
-            raise ArgumentError(
-                f"indices: dtype {indices.dtype} is not int64, int32 or uint64", "indices", indices.dtype
-            )
-        keys = self._hotbed.converted(indices)
+        keys = self._hotbed.converted(indices) if isinstance(indices, torch.Tensor) else None
         if keys is None:
-            keys = indices.view(torch.int64) if indices.dtype == torch.uint64 else indices.to(torch.int64)
-        return Batch(keys.contiguous(), offsets.to(torch.int64).contiguous(), None, bags // self.feature_num)
+            keys = integers("indices", indices)
+        return Batch(keys, ends, None, bags // self.feature_num)
 
     def forward(
         self,
@@ -506,8 +503,7 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
     def _prefetch(self, batch: Batch, counters: Optional[torch.Tensor], given: Optional[torch.Tensor] = None) -> None:
         counts, keys = None, batch.keys
         if counters is not None:
-            check_shape("per_sample_weights", counters, keys.shape)
-            counts = counters.detach().to(device=keys.device, dtype=torch.int32).contiguous()
+            counts = _occurrences(counters, keys)
         before = self._cache.counts() if self._cache is not None and self._cache.cache_metrics is not None else None
         self._hotbed.prefetch(batch, counts, given)
         if before is not None:
@@ -951,6 +947,29 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
             keys, counts = keys[mask], counts[mask]
         refuse_duplicates(keys, paths[0])
         return keys, counts
+
+
+def _occurrences(given: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Return the number of occurrences that each key counts for, ``[n]`` int32.
+
+    Raises:
+        ArgumentError: another shape; or on the CPU, where the host need not wait, a number that none can be.
+    """
+    check_shape("per_sample_weights", given, keys.shape)
+    given = given.detach().to(keys.device)
+    if keys.device.type == "cpu" and given.numel() > 0:
+        numbers = given.double()
+        bad = (~((numbers >= 0) & (numbers < 2**31))).nonzero()
+        if bad.shape[0] > 0:
+            key, number = int(keys[bad[0, 0]]), float(numbers[bad[0, 0]])
+            raise ArgumentError(
+                f"per_sample_weights: key {key} counts for {number:g} occurrences, not for 0 to {2**31 - 1}",
+                parameter="per_sample_weights",
+                key=key,
+                value=number,
+                limit=2**31 - 1,
+            )
+    return given.to(torch.int32).contiguous()
 
 
 def _reordered(scores: torch.Tensor, of: DynamicEmbTableOptions, to: DynamicEmbTableOptions) -> torch.Tensor:

@@ -262,14 +262,29 @@ def test_a_modules_own_state_dict_is_called(tmp_path):
     checkpoint.load(tmp_path / "c", second)
     assert second["metric"].count == 1
     check_equal(second, first)
-    assert "state_dict" not in vars(first["metric"].inner)
 
-    class Alone(Counting):
-        def state_dict(self, *arguments, destination=None, prefix="", keep_vars=False):
-            destination[f"{prefix}inner"] = self.inner.state_dict()
+    class Less(Counting):
+        def state_dict(self, *arguments, **named):
+            found = super().state_dict(*arguments, **named)
+            del found[f"{named.get('prefix', '')}inner.bias"]
+            return found
 
-    with pytest.raises(hotbed.UnsupportedError, match=r"Alone 'metric' overrides .* without the destination"):
-        checkpoint.save(tmp_path / "d", torch.nn.ModuleDict({"bags": collection(), "metric": Alone()}))
+        def _load_from_state_dict(self, state, prefix, *more):
+            state[f"{prefix}inner.bias"] = torch.zeros(1)
+            super()._load_from_state_dict(state, prefix, *more)
+
+    class Tables(Counting):
+        def __init__(self):
+            super().__init__()
+            self.bags = collection()
+
+    less = torch.nn.ModuleDict({"bags": collection(), "metric": Less(1)})
+    checkpoint.save(tmp_path / "d", less)
+    less["metric"].count = 2
+    checkpoint.load(tmp_path / "d", less)
+    assert less["metric"].count == 1 and less["metric"].inner.bias == 0
+    with pytest.raises(hotbed.UnsupportedError, match=r"Tables 'inner' overrides state_dict\(\), and has tables"):
+        checkpoint.save(tmp_path / "e", torch.nn.ModuleDict({"inner": Tables()}))
 
 
 @pytest.mark.parametrize("method", ["state_dict", "load_state_dict"])

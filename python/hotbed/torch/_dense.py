@@ -411,30 +411,16 @@ def _calling(place: Place, module: Any) -> Iterator[None]:
 
 
 def _call_override(place: Place, module: Any, found: Dict[str, Any]) -> None:
-    """Let a module's own ``state_dict()`` add to a state dict that has the rest of the module already."""
-
-    def add_nothing(*arguments: Any, **named: Any) -> Any:
-        if (named["destination"] if "destination" in named else arguments[0] if arguments else None) is not found:
-            raise UnsupportedError(
-                f"{type(module).__name__} {place.name!r} overrides state_dict() and calls a child's without the "
-                "destination; pass it on, or use get_extra_state() and set_extra_state()",
-                parameter=place.name,
-            )
-        return found
-
-    changed: List[Tuple[Any, str, Any]] = [(m, "state_dict", add_nothing) for m in module.modules() if m is not module]
-    changed += [(module, name, {}) for name in ("_state_dict_hooks", "_state_dict_pre_hooks")]
-    changed.append((module, "_save_to_state_dict", lambda *_, **__: None))
-    before = [(m, name, m.__dict__[name]) for m, name, _ in changed if name in m.__dict__]
-    try:
-        for m, name, value in changed:
-            m.__dict__[name] = value
-        module.state_dict(destination=found, prefix=place.prefix, keep_vars=False)
-    finally:
-        for m, name, _ in changed:
-            m.__dict__.pop(name, None)
-        for m, name, value in before:
-            m.__dict__[name] = value
+    """Replace what a state dict has of a module by what the module's own ``state_dict()`` returns."""
+    if place.unit is not None or any(is_collection(m) or _wrapper(m) == _FSDP for m in module.modules()):
+        raise UnsupportedError(
+            f"{type(module).__name__} {place.name!r} overrides state_dict(), and has tables or is in "
+            "FullyShardedDataParallel; use hooks of state dicts, or get_extra_state() and set_extra_state()",
+            parameter=place.name,
+        )
+    for name in [name for name in found if name.startswith(place.prefix)]:
+        del found[name]
+    found.update(module.state_dict(prefix=place.prefix))
 
 
 @contextlib.contextmanager

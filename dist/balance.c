@@ -47,6 +47,7 @@ struct hotbed_balance {
     void *scratch;
     size_t scratch_bytes;
     hotbed_balance_view view;
+    uint32_t real; /* samples of this rank's batch */
     bool started, finished;
 };
 
@@ -286,6 +287,7 @@ hotbed_status hotbed_balance_start(
     HOTBED_TRY(hotbed_copy(b->workload, b->plan.workload, sizeof *b->workload, stream));
     HOTBED_TRY(hotbed_comm_all_gather(
         b->comm, b->view.message_bytes, b->message, b->view.messages, stream));
+    b->real = k.batch_size;
     b->started = true;
     b->finished = false;
     return HOTBED_OK;
@@ -329,15 +331,18 @@ hotbed_status hotbed_balance_finish(
 hotbed_status hotbed_balance_rows(
     hotbed_balance *balance, uint64_t row_bytes, const void *rows, void *new_rows,
     hotbed_stream *stream) {
-    if (balance == NULL || rows == NULL || new_rows == NULL || stream == NULL)
+    if (balance == NULL || new_rows == NULL || stream == NULL ||
+        (rows == NULL && balance->real > 0))
         return hotbed_fail(HOTBED_ERR_ARGUMENT, "balance, rows, new_rows or stream is NULL");
     hotbed_balance *b = balance;
     HOTBED_TRY(check_stream(b, stream));
     HOTBED_TRY(hotbed_check_range("row_bytes", row_bytes, 1, b->options.max_row_bytes));
     if (!b->finished)
         return hotbed_fail(HOTBED_ERR_STATE, "the balance was not finished");
-    uint32_t n = b->options.batch_size;
-    HOTBED_TRY(hotbed_comm_all_gather(b->comm, n * row_bytes, rows, b->all_rows, stream));
+    const uint32_t n = b->options.batch_size;
+    uint8_t *own = b->all_rows + b->rank * n * row_bytes; /* `rows` may end with the real samples */
+    HOTBED_TRY(hotbed_copy(own, rows, b->real * row_bytes, stream));
+    HOTBED_TRY(hotbed_comm_all_gather(b->comm, n * row_bytes, own, b->all_rows, stream));
     return b->kernels->rows(
         n, row_bytes, b->all_rows, b->samples, b->samples + n, new_rows, stream);
 }

@@ -99,8 +99,7 @@ hotbed_balance_finish(hotbed_balance *balance, hotbed_balanced *out, hotbed_stre
 
 /* Exchange the rows of any other tensor for the samples of the new batch. Asynchronous.
  *
- *   rows      in   [batch_size, row_bytes] device, for this rank's original samples; rows beyond
- *                  the kjt's samples are not read
+ *   rows      in   [batch_size of the kjt, row_bytes] device, for this rank's original samples
  *   new_rows  out  [batch_size, row_bytes] device; zeros for samples that are not real
  *
  * Errors: ARGUMENT (NULL, row_bytes of 0 or over max_row_bytes, a stream of another backend or

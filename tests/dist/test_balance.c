@@ -257,7 +257,7 @@ static void balance_body(world_rank *me) {
             for (uint32_t b = 0; b < BATCH; b++)
                 given[b] = b < own->samples ? own->workloads[b] : 1000;
             arrays[i][3] = upload(me, given, sizeof given);
-            arrays[i][4] = upload(me, own->rows, sizeof own->rows);
+            arrays[i][4] = upload(me, own->rows, own->samples * ROW_BYTES); /* perhaps NULL */
             new_rows[i] = world_alloc(me, sizeof own->rows);
         }
         hotbed_counters before = hotbed_test_counters();

@@ -26,6 +26,7 @@ enum {
     METADATA_BYTES = 24,
     TABLE_BYTES = 24,
     NAME_KEY_BYTES = 64, /* "t" and the longest name */
+    LOG_FATAL_ONLY = 4,  /* rocksdb::InfoLogLevel::FATAL_LEVEL */
     BLOOM_BITS = 10
 };
 #define DEFAULT_BYTES ((uint64_t)64 << 20)
@@ -48,6 +49,8 @@ typedef struct store {
     rocksdb_options_t *db_options;
     rocksdb_readoptions_t *read_options;
     rocksdb_writeoptions_t *write_options;
+    struct cursor *cursors; /* that are open */
+    bool failed;            /* a write: RocksDB may refuse all later ones */
     /* Scratch arrays of one call: */
     uint8_t keys[CHUNK][KEY_BYTES];
     const char *key_list[CHUNK];
@@ -57,9 +60,10 @@ typedef struct store {
 } store;
 
 typedef struct cursor {
+    struct cursor *next; /* of the store */
     const table *table;
     rocksdb_readoptions_t *options;
-    rocksdb_iterator_t *at;
+    rocksdb_iterator_t *at;      /* NULL: `lost` is set */
     uint8_t end[BOUND_BYTES];    /* RocksDB keeps a pointer to it */
     uint8_t from[KEY_BYTES + 1]; /* lower bound of the keys not returned yet */
     size_t from_bytes;
@@ -161,6 +165,9 @@ static void make_options(store *s) {
     /* floats hardly compress */
     rocksdb_options_set_compression(s->db_options, rocksdb_no_compression);
     rocksdb_options_set_keep_log_file_num(s->db_options, 2);
+    /* Only what a start logs: after a failed write to its file LOG, on a full disk, a RocksDB with assertions, as
+     * Debian's, ends the process with the next one. */
+    rocksdb_options_set_info_log_level(s->db_options, LOG_FATAL_ONLY);
     rocksdb_options_set_write_buffer_size(
         s->db_options, o->buffer_bytes == 0 ? DEFAULT_BYTES : o->buffer_bytes);
     /* Drop a batch whose write was cut off. Report any other damage. */
@@ -183,13 +190,41 @@ static void make_options(store *s) {
 }
 
 static hotbed_status open_database(store *s, hotbed_external_call *call) {
-    make_options(s);
     const char *names[] = {"default"};
     const rocksdb_options_t *options[] = {s->db_options};
     char *error = NULL;
     s->db =
         rocksdb_open_column_families(s->db_options, s->path, 1, names, options, &s->family, &error);
     return error == NULL ? HOTBED_OK : fail_rocksdb(call, error);
+}
+
+static void end_iterator(cursor *c) {
+    if (c->at != NULL)
+        rocksdb_iter_destroy(c->at);
+    c->at = NULL;
+    c->lost = true;
+}
+
+static void close_database(store *s) {
+    for (cursor *c = s->cursors; c != NULL; c = c->next)
+        end_iterator(c);
+    if (s->family != NULL)
+        rocksdb_column_family_handle_destroy(s->family);
+    if (s->db != NULL)
+        rocksdb_close(s->db);
+    s->family = NULL;
+    s->db = NULL;
+}
+
+/* Begin a call. After a failed write, for example to a full disk, RocksDB fails all later writes and flushes until
+ * the database is opened again; reads go on. All rows that were written are in its log. */
+static hotbed_status begin(store *s, bool writes, hotbed_external_call *call) {
+    if (s->db != NULL && !(writes && s->failed))
+        return HOTBED_OK;
+    close_database(s);
+    HOTBED_TRY(open_database(s, call));
+    s->failed = false;
+    return HOTBED_OK;
 }
 
 /* Check that the database is one of Hotbed's. An empty database becomes one. */
@@ -330,6 +365,7 @@ static hotbed_status write_batch(
     char *error = NULL;
     rocksdb_write(s->db, s->write_options, batch, &error);
     rocksdb_writebatch_destroy(batch);
+    s->failed = error != NULL;
     return error == NULL ? HOTBED_OK : fail_rocksdb(call, error);
 }
 
@@ -347,6 +383,7 @@ static hotbed_status open_tables(
         s->key_list[i] = (const char *)s->keys[i];
         s->key_sizes[i] = KEY_BYTES;
     }
+    make_options(s);
     HOTBED_TRY(open_database(s, call));
     HOTBED_TRY(check_header(s, call));
     rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
@@ -360,10 +397,7 @@ static hotbed_status open_tables(
 
 static void close_store(void *self) {
     store *s = self;
-    if (s->family != NULL)
-        rocksdb_column_family_handle_destroy(s->family);
-    if (s->db != NULL)
-        rocksdb_close(s->db);
+    close_database(s);
     if (s->write_options != NULL)
         rocksdb_writeoptions_destroy(s->write_options);
     if (s->read_options != NULL)
@@ -430,6 +464,7 @@ static hotbed_status find(
     hotbed_external_metadata *metadata, hotbed_external_call *call) {
     store *s = self;
     const table *t = &s->tables[number];
+    HOTBED_TRY(begin(s, false, call));
     for (uint64_t first = 0; first < n; first += CHUNK) {
         size_t count = (size_t)(n - first < CHUNK ? n - first : CHUNK);
         uint8_t *to = rows == NULL ? NULL : (uint8_t *)rows + first * t->row_bytes;
@@ -444,6 +479,7 @@ static hotbed_status insert(
     const hotbed_external_metadata *metadata, hotbed_external_call *call) {
     store *s = self;
     const table *t = &s->tables[number];
+    HOTBED_TRY(begin(s, true, call));
     rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
     for (uint64_t i = 0; i < n; i++) {
         uint8_t key[KEY_BYTES], head[METADATA_BYTES];
@@ -474,6 +510,7 @@ static hotbed_status erase(
     hotbed_external_call *call) {
     store *s = self;
     const table *t = &s->tables[number];
+    HOTBED_TRY(begin(s, true, call));
     if (erased != NULL)
         HOTBED_TRY(look(s, t, n, keys, erased, call));
     rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
@@ -488,14 +525,19 @@ static hotbed_status erase(
 /* --- cursors ---------------------------------------------------------------------------------- */
 
 static void cursor_close(void *self, void *cursor_of) {
-    cursor *c = cursor_of;
-    if (c->at != NULL)
-        rocksdb_iter_destroy(c->at);
+    store *s = self;
+    cursor *c = cursor_of, **link = &s->cursors;
+    while (*link != c)
+        link = &(*link)->next;
+    *link = c->next;
+    end_iterator(c);
     rocksdb_readoptions_destroy(c->options);
     hotbed_delete(c);
 }
 
-static void cursor_seek(cursor *c) {
+static void cursor_seek(const store *s, cursor *c) {
+    if (c->at == NULL)
+        c->at = rocksdb_create_iterator(s->db, c->options);
     rocksdb_iter_seek(c->at, (const char *)c->from, c->from_bytes);
     c->lost = false;
 }
@@ -503,6 +545,7 @@ static void cursor_seek(cursor *c) {
 static hotbed_status cursor_open(
     void *self, uint32_t number, void **out, hotbed_external_call *call) {
     store *s = self;
+    HOTBED_TRY(begin(s, false, call));
     cursor *c = hotbed_new(sizeof *c);
     if (c == NULL) {
         snprintf(call->reason, sizeof call->reason, "no memory for a cursor");
@@ -518,6 +561,8 @@ static hotbed_status cursor_open(
     rocksdb_readoptions_set_iterate_upper_bound(c->options, (const char *)c->end, BOUND_BYTES);
     c->at = rocksdb_create_iterator(s->db, c->options);
     c->lost = true;
+    c->next = s->cursors;
+    s->cursors = c;
     *out = c;
     return HOTBED_OK;
 }
@@ -549,8 +594,9 @@ static hotbed_status cursor_next(
     cursor *c = cursor_of;
     uint64_t given = 0;
     char *error = NULL;
+    HOTBED_TRY(begin(self, false, call));
     if (c->lost)
-        cursor_seek(c);
+        cursor_seek(self, c);
     for (; given < capacity && rocksdb_iter_valid(c->at); rocksdb_iter_next(c->at), given++) {
         uint8_t *row = (uint8_t *)rows + given * c->table->row_bytes;
         hotbed_status status = take_row(c, &keys[given], row, &metadata[given], call);
@@ -581,7 +627,7 @@ static hotbed_status count(
     HOTBED_TRY(cursor_open(self, number, &walk, call));
     cursor *c = walk;
     uint64_t counted = 0;
-    for (cursor_seek(c); rocksdb_iter_valid(c->at); rocksdb_iter_next(c->at))
+    for (cursor_seek(self, c); rocksdb_iter_valid(c->at); rocksdb_iter_next(c->at))
         counted++;
     rocksdb_iter_get_error(c->at, &error);
     cursor_close(self, c);
@@ -592,8 +638,11 @@ static hotbed_status count(
 }
 
 static hotbed_status flush(void *self, hotbed_external_call *call) {
+    store *s = self;
     char *error = NULL;
-    rocksdb_flush_wal(((store *)self)->db, 1, &error);
+    HOTBED_TRY(begin(s, true, call));
+    rocksdb_flush_wal(s->db, 1, &error);
+    s->failed = error != NULL;
     return error == NULL ? HOTBED_OK : fail_rocksdb(call, error);
 }
 

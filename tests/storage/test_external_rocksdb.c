@@ -9,9 +9,11 @@
 
 #include <dirent.h>
 #include <rocksdb/c.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { N = 400, ROW = 48, PATH_BYTES = 600 };
@@ -454,6 +456,52 @@ static void tables_may_be_larger_than_the_buffers(hotbed_backend backend) {
     hotbed_external_destroy(x);
 }
 
+/* Insert rows again and again while files have at most `most` bytes. Returns how many inserts failed. */
+static int fill_up(hotbed_external *x, rlim_t most) {
+    struct rlimit before, small;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    int failures = 0;
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = (struct rlimit){.rlim_cur = most, .rlim_max = before.rlim_max};
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    for (int i = 0; i < 20; i++) {
+        const hotbed_status status =
+            hotbed_external_insert(x, 0, N / 2, keys + N / 2, rows, scores);
+        CHECK(status == HOTBED_OK || status == HOTBED_ERR_IO);
+        failures += status != HOTBED_OK;
+    }
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, handler);
+    return failures;
+}
+
+/* When a disk has space again, a store that is open can be written again. */
+static void writes_go_on_after_a_full_disk(hotbed_backend backend) {
+    char path[PATH_BYTES];
+    hotbed_external *x = NULL;
+    hotbed_external_cursor *cursor = NULL;
+    uint64_t read = 0, n = 0;
+    path_of(path, "full");
+    random_rows();
+    CHECK_OK(open_one(path, ROW, &x));
+    CHECK_OK(hotbed_external_insert(x, 0, N, keys, rows, scores));
+    CHECK_OK(hotbed_external_cursor_create(x, 0, &cursor));
+    CHECK_OK(hotbed_external_cursor_next(cursor, N / 4, keys_back, rows_back, NULL, &read));
+    const int some = fill_up(x, (rlim_t)40 << 10);
+    CHECK(some > 0 && some < 20);
+    CHECK_OK(hotbed_external_flush(x));
+    CHECK_EQ(fill_up(x, (rlim_t)10 << 10), 20);
+    CHECK_OK(hotbed_external_insert(x, 0, N / 2, keys + N / 2, rows + N / 2 * ROW, scores + N / 2));
+    check_rows(x, 0, N);
+    do { /* a cursor goes on in the database that was opened again */
+        CHECK_OK(hotbed_external_cursor_next(cursor, 7, keys_back, rows_back, NULL, &n));
+        read += n;
+    } while (n > 0);
+    CHECK_EQ(read, N);
+    hotbed_external_cursor_destroy(cursor);
+    hotbed_external_destroy(x);
+}
+
 const hotbed_test hotbed_tests[] = {
     {TEST(rows_persist_after_the_store_is_closed)},
     {TEST(rows_are_in_the_order_of_their_keys)},
@@ -466,5 +514,6 @@ const hotbed_test hotbed_tests[] = {
     {TEST(a_damaged_table_file_is_an_error)},
     {TEST(a_database_has_the_documented_format)},
     {TEST(tables_may_be_larger_than_the_buffers)},
+    {TEST(writes_go_on_after_a_full_disk)},
     {NULL, NULL},
 };

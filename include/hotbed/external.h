@@ -90,7 +90,7 @@ typedef struct hotbed_external_metadata {
     uint64_t checksum;
 } hotbed_external_metadata;
 
-enum { HOTBED_EXTERNAL_REASON_BYTES = 256 };
+enum { HOTBED_EXTERNAL_REASON_BYTES = 256, HOTBED_EXTERNAL_LAYOUT_BYTES = 128 };
 
 /* Passed to each call of a plug-in. The library creates it: a plug-in compiled against newer
  * headers must check `size` before it uses a field that was appended. */
@@ -160,6 +160,12 @@ typedef struct hotbed_external_calls {
      * stream. For plug-ins that call CUDA, which CUDA forbids to functions that a stream runs.
      * Such calls cannot be recorded in a graph (STATE). */
     bool on_callers_thread;
+
+    /* Compare how the rows of a table are laid out with how they were when this was called first, or keep
+     * `layout` if it was not: text of less than HOTBED_EXTERNAL_LAYOUT_BYTES, such as "f32[8], adagrad f32". Other text is ARGUMENT, with both in the reason. Called when a storage is created. May be NULL:
+     * then rows of another optimizer or type that have as many bytes are taken for the storage's. */
+    hotbed_status (*layout)(
+        void *self, uint32_t table, const char *layout, hotbed_external_call *call);
 } hotbed_external_calls;
 
 /* --- stores ------------------------------------------------------------------------------------- */

@@ -343,6 +343,22 @@ void hotbed_external_set_key_type(hotbed_external *external, hotbed_key_type typ
     pthread_mutex_unlock(&external->turn);
 }
 
+hotbed_status hotbed_external_check_layout(
+    hotbed_external *external, uint32_t table, const char *layout) {
+    const char *name = external->tables[table].name;
+    char what[HOTBED_NAME_BYTES + 32];
+    hotbed_status status = enter(external, 0);
+    if (status == HOTBED_OK && external->calls.layout != NULL) {
+        snprintf(what, sizeof what, "comparing the rows of table %s", name);
+        uint64_t start = begin(external);
+        status = external->calls.layout(external->self, table, layout, &external->call);
+        status = end(external, start, status, what, 0, NULL);
+        if (status != HOTBED_OK)
+            status = hotbed_error_table(status, name);
+    }
+    return leave(external, status);
+}
+
 /* --- create and destroy ----------------------------------------------------------------------- */
 
 /* Free everything except the plug-in's own state. */

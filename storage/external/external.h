@@ -20,6 +20,11 @@ HOTBED_MUST_USE hotbed_status hotbed_external_table_read(
 /* Set the type of the keys, for error texts: a storage that uses the store knows it. */
 void hotbed_external_set_key_type(hotbed_external *external, hotbed_key_type type);
 
+/* Check that the rows of a table are laid out as a storage's before, if the plug-in can tell; see
+ * hotbed_external_calls.layout. Errors: ARGUMENT, the store's. */
+hotbed_status hotbed_external_check_layout(
+    hotbed_external *external, uint32_t table, const char *layout);
+
 /* Errors: ARGUMENT if the table number is out of range. */
 hotbed_status hotbed_external_check_table(const hotbed_external *external, uint32_t table);
 

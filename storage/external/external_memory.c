@@ -17,6 +17,7 @@ enum { PLACES_LEAST = 64 };
 
 typedef struct table {
     uint64_t row_bytes;
+    char layout[HOTBED_EXTERNAL_LAYOUT_BYTES];
     uint64_t count, capacity; /* rows stored, and rows that the arrays can hold */
     uint64_t *keys;
     hotbed_external_metadata *metadata;
@@ -243,6 +244,17 @@ static hotbed_status count(
     return HOTBED_OK;
 }
 
+static hotbed_status layout(
+    void *self, uint32_t number, const char *text, hotbed_external_call *call) {
+    table *t = &((store *)self)->tables[number];
+    if (t->layout[0] == 0)
+        snprintf(t->layout, sizeof t->layout, "%s", text);
+    if (strcmp(t->layout, text) == 0)
+        return HOTBED_OK;
+    snprintf(call->reason, sizeof call->reason, "rows are %s, not %s", t->layout, text);
+    return HOTBED_ERR_ARGUMENT;
+}
+
 static void close_store(void *self) {
     store *s = self;
     for (uint32_t i = 0; i < s->num_tables; i++) {
@@ -268,6 +280,7 @@ const hotbed_external_calls hotbed_external_memory_calls = {
     .count = count,
     .flush = NULL,
     .close = close_store,
+    .layout = layout,
 };
 
 void *hotbed_external_memory_new(void) {

@@ -3,6 +3,7 @@
  * Format 1, integers little-endian unless noted:
  *   "hotbed"            -> u32 format
  *   "t" name            -> u32 format, u32 id, u64 row_bytes, u64 checksum of these and the name
+ *   "l" u32 id          -> how the table's rows are laid out, as text; id is big-endian
  *   "r" u32 id, u64 key -> u64 score, u64 stamp, u64 checksum, the row; id and key are big-endian,
  *                          so that rows are in the order of table and unsigned key
  */
@@ -646,6 +647,34 @@ static hotbed_status flush(void *self, hotbed_external_call *call) {
     return error == NULL ? HOTBED_OK : fail_rocksdb(call, error);
 }
 
+static hotbed_status layout(
+    void *self, uint32_t number, const char *text, hotbed_external_call *call) {
+    store *s = self;
+    uint8_t key[BOUND_BYTES];
+    char *error = NULL;
+    size_t bytes = 0;
+    HOTBED_TRY(begin(s, true, call));
+    put_bound(key, s->tables[number].id);
+    key[0] = 'l';
+    char *there =
+        rocksdb_get(s->db, s->read_options, (const char *)key, sizeof key, &bytes, &error);
+    if (error != NULL)
+        return fail_rocksdb(call, error);
+    if (there == NULL) {
+        rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
+        rocksdb_writebatch_put(batch, (const char *)key, sizeof key, text, strlen(text));
+        return write_batch(s, batch, call);
+    }
+    const bool same = bytes == strlen(text) && memcmp(there, text, bytes) == 0;
+    if (!same)
+        snprintf(
+            call->reason, sizeof call->reason, "rows in %.60s are %.*s, not %s", s->path,
+            (int)(bytes < HOTBED_EXTERNAL_LAYOUT_BYTES ? bytes : HOTBED_EXTERNAL_LAYOUT_BYTES),
+            there, text);
+    rocksdb_free(there);
+    return same ? HOTBED_OK : HOTBED_ERR_ARGUMENT;
+}
+
 static const hotbed_external_calls calls = {
     .size = sizeof(hotbed_external_calls),
     .name = "rocksdb",
@@ -659,6 +688,7 @@ static const hotbed_external_calls calls = {
     .count = count,
     .flush = flush,
     .close = close_store,
+    .layout = layout,
 };
 
 /* --- creation --------------------------------------------------------------------------------- */

@@ -6,7 +6,48 @@
 #include "storage/storage.h"
 #include "storage/ticket.h"
 
+#include <stdio.h>
+
 /* --- the tables of the store ------------------------------------------------------------------ */
+
+/* Describe the rows of a table, since others may have as many bytes. */
+static void describe_rows(
+    const hotbed_storage *storage, const hotbed_table *table,
+    char out[HOTBED_EXTERNAL_LAYOUT_BYTES]) {
+    const hotbed_table_view *view = &table->view;
+    const hotbed_optimizer_kind kind = storage->optimizer.kind;
+    const uint32_t states = hotbed_optimizer_states(kind);
+    const char *types[2] = {"", ""};
+    for (uint32_t s = 0; s < states; s++)
+        types[s] = hotbed_dtype_name((hotbed_dtype)view->state_dtype[s]);
+    snprintf(
+        out, HOTBED_EXTERNAL_LAYOUT_BYTES, "%s[%u]%s%s%s%s%s%s%s", hotbed_dtype_name(table->dtype),
+        view->dim, states > 0 ? ", " : "", states > 0 ? hotbed_optimizer_name(kind) : "",
+        states > 0 ? " " : "", types[0], states > 1 ? " " : "", types[1],
+        view->score == HOTBED_SCORE_TIMESTAMP_LFU ? ", times" : "");
+}
+
+static hotbed_status check_table(const hotbed_storage *storage, uint32_t t) {
+    const hotbed_table *table = &storage->tables[t];
+    hotbed_external_table of;
+    char rows[HOTBED_EXTERNAL_LAYOUT_BYTES];
+    HOTBED_TRY(hotbed_external_table_read(storage->external, t, &of));
+    if (strcmp(of.name, table->name) != 0)
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, table->name,
+            "external: table number %u of the store is %s, not %s", t, of.name, table->name);
+    if (of.row_bytes != table->view.row_bytes)
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, table->name,
+            "table %s: the store's rows have %llu bytes, not %llu", table->name,
+            (unsigned long long)of.row_bytes, (unsigned long long)table->view.row_bytes);
+    if (table->evicts)
+        return hotbed_fail_table(
+            HOTBED_ERR_ARGUMENT, table->name,
+            "table %s: evict is LOWEST, but an external store keeps all keys", table->name);
+    describe_rows(storage, table, rows);
+    return hotbed_external_check_layout(storage->external, t, rows);
+}
 
 hotbed_status hotbed_storage_check_external(const hotbed_storage *storage) {
     uint32_t tables = hotbed_external_num_tables(storage->external);
@@ -14,24 +55,8 @@ hotbed_status hotbed_storage_check_external(const hotbed_storage *storage) {
         return hotbed_fail_limit(
             HOTBED_ERR_ARGUMENT, NULL, tables, storage->num_tables,
             "external: the store has %u tables, the storage %u", tables, storage->num_tables);
-    for (uint32_t t = 0; t < tables; t++) {
-        const hotbed_table *table = &storage->tables[t];
-        hotbed_external_table of;
-        HOTBED_TRY(hotbed_external_table_read(storage->external, t, &of));
-        if (strcmp(of.name, table->name) != 0)
-            return hotbed_fail_table(
-                HOTBED_ERR_ARGUMENT, table->name,
-                "external: table number %u of the store is %s, not %s", t, of.name, table->name);
-        if (of.row_bytes != table->view.row_bytes)
-            return hotbed_fail_table(
-                HOTBED_ERR_ARGUMENT, table->name,
-                "table %s: the store's rows have %llu bytes, not %llu", table->name,
-                (unsigned long long)of.row_bytes, (unsigned long long)table->view.row_bytes);
-        if (table->evicts)
-            return hotbed_fail_table(
-                HOTBED_ERR_ARGUMENT, table->name,
-                "table %s: evict is LOWEST, but an external store keeps all keys", table->name);
-    }
+    for (uint32_t t = 0; t < tables; t++)
+        HOTBED_TRY(check_table(storage, t));
     hotbed_external_set_key_type(storage->external, storage->key_type);
     return HOTBED_OK;
 }

@@ -768,6 +768,53 @@ static void a_store_is_called_on_the_callers_thread_if_it_wants(hotbed_backend b
     cached_close(&b);
 }
 
+/* Rows of the same name and size, but of another optimizer or type. */
+static void rows_of_another_kind_are_refused(hotbed_backend backend) {
+    static int number;
+    char path[512];
+    hotbed_external_table table;
+    hotbed_external_options o = {.size = sizeof o, .num_tables = 1, .tables = &table};
+    hotbed_stream *stream = hotbed_test_stream(backend);
+    (void)snprintf(path, sizeof path, "%s/kinds-%d", hotbed_test_directory(), number++);
+    for (int in_memory = 0; in_memory < 2; in_memory++) {
+        hotbed_external *external = NULL;
+        for (int i = 0; i < 5; i++) {
+            setup s;
+            hotbed_storage *storage;
+            setup_start(&s, 1, i == 1 ? 16 : 8, 500);
+            s.options.mode = HOTBED_MODE_CACHE;
+            s.tables[0].upper_capacity = 12;
+            s.tables[0].state_dtype = i == 3 ? HOTBED_BF16 : HOTBED_F32;
+            s.options.optimizer.kind = i == 1   ? HOTBED_OPT_SGD
+                                       : i == 2 ? HOTBED_OPT_LION
+                                       : i == 3 ? HOTBED_OPT_ADAM
+                                                : HOTBED_OPT_ADAGRAD;
+            CHECK_OK(hotbed_storage_external_tables(&s.options, &table));
+            hotbed_status status = HOTBED_OK;
+            if (!in_memory)
+                status = hotbed_external_create_rocksdb(path, NULL, &o, &external);
+            else if (external == NULL)
+                status = hotbed_external_create_memory(&o, &external);
+            if (status == HOTBED_ERR_UNSUPPORTED)
+                break; /* this build has no RocksDB */
+            CHECK_OK(status);
+            s.options.external = external;
+            status = hotbed_storage_create(&s.options, stream, &storage);
+            CHECK_STATUS(status, i % 4 == 0 ? HOTBED_OK : HOTBED_ERR_ARGUMENT);
+            if (status != HOTBED_OK) {
+                CHECK_STRING(hotbed_last_error_detail()->table, "table-0");
+                CHECK(strstr(hotbed_last_error(), "f32[8], adagrad f32, not f32[") != NULL);
+            }
+            hotbed_storage_destroy(storage);
+            if (!in_memory)
+                hotbed_external_destroy(external);
+        }
+        if (in_memory)
+            hotbed_external_destroy(external);
+    }
+    hotbed_stream_destroy(stream);
+}
+
 /* --- RocksDB --------------------------------------------------------------------------------- */
 
 /* A database is closed and opened by another storage, which finds the trained rows. */
@@ -902,6 +949,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(a_damaged_row_is_never_served)},
     {TEST(a_slow_store_blocks_the_stream_but_not_the_caller)},
     {TEST(a_store_is_called_on_the_callers_thread_if_it_wants)},
+    {TEST(rows_of_another_kind_are_refused)},
     {TEST(rows_persist_when_the_store_is_opened_again)},
     {NULL, NULL},
 };

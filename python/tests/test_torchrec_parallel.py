@@ -26,6 +26,8 @@ from torchrec.distributed.model_parallel import DistributedModelParallel  # noqa
 from torchrec.distributed.train_pipeline import EvalPipelineSparseDist, TrainPipelineSparseDist  # noqa: E402
 from torchrec.distributed.types import ShardingEnv, ShardingEnv2D  # noqa: E402
 from torchrec.models.dlrm import DLRM, DLRMTrain  # noqa: E402
+from torchrec.modules import mc_modules  # noqa: E402
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection  # noqa: E402
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper  # noqa: E402
 from torchrec.optim.optimizers import in_backward_optimizer_filter  # noqa: E402
 
@@ -367,8 +369,36 @@ def test_tables_that_are_frozen_stay_frozen(results):
     assert results["run_frozen"] == [[[False, True], [True, True]]] * RANKS
 
 
+def test_managed_collisions_are_for_one_rank():
+    """Each rank would map keys to rows of the shared tables in its own way."""
+    table = torchrec.EmbeddingBagConfig(name="t", embedding_dim=DIM, num_embeddings=ROWS, feature_names=["f"])
+    policy = mc_modules.DistanceLFU_EvictionPolicy()
+    collisions = mc_modules.MCHManagedCollisionModule(
+        zch_size=ROWS,
+        device=torch.device("cpu"),
+        eviction_policy=policy,
+        eviction_interval=1,
+        input_hash_size=2**40,
+    )
+    model = ManagedCollisionEmbeddingBagCollection(
+        torchrec.EmbeddingBagCollection(tables=[table]),
+        mc_modules.ManagedCollisionCollection({"t": collisions}, [table]),
+    )
+    by_type = {one.module_type: one for one in sharders(MOST, comm=hotbed.Comm(), optimizer=ht.SGD(lr=1.0))}
+    sharder = by_type[ManagedCollisionEmbeddingBagCollection]
+    assert list(sharder.shardable_parameters(model)) == ["t"]
+    with pytest.raises(hotbed.UnsupportedError, match=r"sparse: ManagedCollisionEmbeddingBagCollection on 2 ranks: "):
+        sharder.shard(model, {}, ShardingEnv.from_local(RANKS, 0), module_fqn="sparse")
+    assert sharder.shard(model, {}, SimpleNamespace(process_group=object(), rank=0, world_size=1)) is model
+    assert isinstance(model._embedding_module, ShardedEmbeddingBagCollection)
+    pooled, _ = model(torchrec.KeyedJaggedTensor(["f"], torch.tensor([2**39, 5]), lengths=torch.tensor([1, 1])))
+    before = model._embedding_module.weight("t").clone()
+    pooled.values().sum().backward()
+    assert (model._embedding_module.weight("t") != before).any(dim=1).sum() == 2
+
+
 def test_wrong_uses_are_named():
-    bags, rows = sharders(MOST)
+    bags, rows, *_ = sharders(MOST)
     model, table_wise = dlrm().model.sparse_arch.embedding_bag_collection, SimpleNamespace(sharding_type="table_wise")
     env = ShardingEnv.from_local(RANKS, 0)
     with pytest.raises(hotbed.UnsupportedError, match="sparse: the plan has table 'item' as table_wise"):

@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Mapping, Optional, Type, Union
 
 import torch
 import torchrec
+import torchrec.modules.mc_embedding_modules as managed
 from torchrec.distributed.comm_ops import get_gradient_division
 from torchrec.distributed.embedding_sharding import KJTListSplitsAwaitable
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel, KJTList
@@ -324,6 +325,47 @@ class Sharder(ModuleSharder[Any]):  # type: ignore[misc]
         return made
 
 
+class ManagedCollisionSharder(Sharder):
+    """Replaces the collection inside of TorchRec's managed collisions; see :func:`sharders`, which makes it.
+
+    TorchRec's module for the collisions stays as it is, so it is for one rank only.
+    """
+
+    @property
+    def module_type(self) -> Type[torch.nn.Module]:
+        """TorchRec's module."""
+        bags = self._kind is torchrec.EmbeddingBagCollection
+        of_bags, of_rows = managed.ManagedCollisionEmbeddingBagCollection, managed.ManagedCollisionEmbeddingCollection
+        return of_bags if bags else of_rows  # type: ignore[no-any-return]
+
+    def shardable_parameters(self, module: Any) -> Dict[str, torch.nn.Parameter]:
+        """Return the weights by table, for the planner."""
+        return super().shardable_parameters(getattr(module, "_embedding_module", module))
+
+    def shard(
+        self,
+        module: Any,
+        params: Mapping[str, Any],
+        env: ShardingEnv,
+        device: Optional[torch.device] = None,
+        module_fqn: Optional[str] = None,
+    ) -> Any:
+        """Replace the module's collection, and return the module.
+
+        Raises:
+            UnsupportedError: several ranks, each of which would give the rows of all ranks to keys of its own.
+        """
+        if env.world_size > 1:
+            raise UnsupportedError(
+                f"{module_fqn or 'the model'}: {type(module).__name__} on {env.world_size} ranks: each would map keys "
+                "to the tables' rows in its own way; use hash tables, with use_virtual_table=True, which take any key",
+                value=env.world_size,
+                limit=1,
+            )
+        module._embedding_module = super().shard(module._embedding_module, params, env, device, module_fqn)
+        return module
+
+
 def sharders(
     sharded: ShardedOptions,
     optimizer: Optimizers = SGD(),  # noqa: B008
@@ -345,11 +387,12 @@ def sharders(
     """
     comms = _Comms(comm)
     kinds = (torchrec.EmbeddingBagCollection, torchrec.EmbeddingCollection)
-    return [Sharder(kind, sharded, optimizer, comms, more) for kind in kinds]
+    return [one(kind, sharded, optimizer, comms, more) for one in (Sharder, ManagedCollisionSharder) for kind in kinds]
 
 
 __all__ = [
     "KeyedFusedOptimizer",
+    "ManagedCollisionSharder",
     "ShardedEmbeddingBagCollection",
     "ShardedEmbeddingCollection",
     "Sharder",

@@ -512,6 +512,25 @@ def test_a_dump_says_the_order_of_two_scores(tmp_path):
     )
 
 
+def test_a_module_that_is_frozen_keeps_its_rows():
+    """dynamicemb's module has a parameter, on which the gradient of its output depends."""
+    tables = module()
+    model = torch.nn.Sequential(tables, torch.nn.Linear(DIM, 1))
+    tables(torch.tensor([3, 5]), torch.arange(3)).sum().backward()
+    for frozen in (tables, model):
+        before = rows(tables)
+        frozen.requires_grad_(False)
+        for _ in range(20):  # more than may wait for a backward
+            out = tables(torch.tensor([3, 5, 7]), torch.arange(4))
+            assert not out.requires_grad
+        assert rows(tables).items() >= before.items() and set(rows(tables)) == {3, 5, 7}
+        frozen.requires_grad_(True)
+        before = rows(tables)
+        tables(torch.tensor([3]), torch.arange(2)).sum().backward()
+        assert rows(tables)[3] != before[3]
+    assert not dict(tables.named_parameters()) and not tables.state_dict()
+
+
 def test_what_cannot_be_a_batch_is_refused():
     model = module(score_strategy=DynamicEmbScoreStrategy.LFU)
     keys, ends = torch.tensor([3, 5]), torch.arange(3)

@@ -6,9 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-import sys
 import warnings
-import weakref
 from typing import Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union
 
 import torch
@@ -19,6 +17,7 @@ from hotbed.errors import ArgumentError, KeyRangeError, StateError, UnsupportedE
 from hotbed.torch import _changes
 from hotbed.torch import config as _config
 from hotbed.torch._changes import ChangeFilter, Changes, Position, Receiver
+from hotbed.torch._freezable import Freezable
 from hotbed.torch._ops import rows_of
 from hotbed.torch._optimizer import FusedOptimizer
 from hotbed.torch._sharded import ShardedStorage, route_of
@@ -59,36 +58,6 @@ class _NoOptimizerError(StateError, AttributeError):
     """There is no ``fused_optimizer``; ``hasattr()`` says so."""
 
 
-class _Switch(torch.nn.Parameter):
-    """An empty parameter whose ``requires_grad`` says whether a collection trains its tables."""
-
-    _collection: weakref.ref[_Collection]
-
-    def __new__(cls, collection: _Collection) -> _Switch:
-        switch: _Switch = torch.Tensor._make_subclass(cls, torch.empty(0), False)
-        switch._collection = weakref.ref(collection)
-        return switch
-
-    def __init__(self, collection: _Collection) -> None:
-        pass
-
-    @property
-    def requires_grad(self) -> bool:
-        collection = self._collection()
-        return collection is not None and not collection._frozen
-
-    @requires_grad.setter
-    def requires_grad(self, requires_grad: bool) -> None:
-        self.requires_grad_(requires_grad)
-
-    def requires_grad_(self, requires_grad: bool = True) -> _Switch:
-        """Freeze the tables, or train them again."""
-        collection = self._collection()
-        if collection is not None:
-            collection._frozen = not requires_grad
-        return self
-
-
 class _Names:
     """A part of a name in a collection's state dict; ``torch.distributed.checkpoint`` follows names by attributes."""
 
@@ -114,7 +83,7 @@ class _Names:
         raise UnsupportedError(f"{'.'.join(self._path)}[{name!r}]: {_NO_MODULES}", parameter=".".join(self._path))
 
 
-class _Collection(torch.nn.Module):
+class _Collection(Freezable):
     """The common part of both collections: storages, names in state dicts, the fused optimizer."""
 
     _state_name = ""
@@ -140,9 +109,7 @@ class _Collection(torch.nn.Module):
             raise wrong("nonfinite", nonfinite, f"is not one of {sorted(_NONFINITE)}")
         self._process = os.getpid()
         self._comm = comm
-        self._frozen = False
         self._apart = False  # state dicts leave the tables out
-        self.__dict__["_switch"] = _Switch(self)  # no parameter
         for argument, value, kind in (("comm", comm, Comm), ("sharded", sharded, _config.ShardedOptions)):
             if not isinstance(value, (kind, type(None))):
                 raise ArgumentError(f"{argument} {value!r:.80} is not a {kind.__name__}", argument, value)
@@ -691,32 +658,6 @@ class _Collection(torch.nn.Module):
             )
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # what a subclass adds
         return self
-
-    def named_modules(
-        self, memo: Optional[Set[torch.nn.Module]] = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[Tuple[str, torch.nn.Module]]:
-        """Return the module and its children; ``requires_grad_()`` of any outer module also finds a switch there.
-
-        Tables are no parameters: an optimizer, DistributedDataParallel or a state dict could do nothing with one.  But
-        ``requires_grad_()`` reaches modules only through their parameters.
-        """
-        yield from super().named_modules(memo, prefix, remove_duplicate)
-        frame: Any = sys._getframe(1)
-        while frame is not None and frame.f_code is not torch.nn.Module.requires_grad_.__code__:
-            frame = frame.f_back
-        if frame is not None:
-            holder = torch.nn.Module()
-            holder._parameters["tables"] = self._switch
-            yield f"{prefix}.tables", holder
-
-    def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
-        """Return parameters of a subclass; of this module alone also the switch, which freezes the tables.
-
-        Lightning's ``BaseFinetuning.freeze()`` asks each module for its own parameters.
-        """
-        yield from super().parameters(recurse)
-        if not recurse:
-            yield self._switch
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse to be pickled or deep-copied: rows are in the library's memory."""

@@ -41,6 +41,7 @@ from hotbed.compat.dynamicemb.optimizer import (
 from hotbed.compat.dynamicemb.types import DeltaDumpResult, ReplayStats
 from hotbed.compat.dynamicemb.utils import DTYPE_NUM_BYTES, ranks_of_keys
 from hotbed.errors import ArgumentError, StateError, UnsupportedError, wrong
+from hotbed.torch._freezable import Freezable
 from hotbed.torch._ops import rows_of
 from hotbed.torch._storage import Batch, stack_level
 from hotbed.torch.sparse import check_shape
@@ -135,7 +136,7 @@ def warn_of_rows(names: Sequence[str]) -> None:
     )
 
 
-class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
+class BatchedDynamicEmbeddingTablesV2(Freezable):
     """Hash tables of 64-bit keys that are looked up together; rows are created when a key is first trained.
 
     Args:
@@ -426,9 +427,10 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
     ) -> torch.Tensor:
         """Look a batch up.
 
-        In training mode new keys get rows, and the backward of the result updates them.  If batches have been
-        prefetched, the forward uses the oldest one.  In evaluation mode nothing changes, and missing keys read as
-        ``eval_initializer_args`` says.  ``torch.compile`` breaks the graph here.
+        In training mode new keys get rows, and the backward of the result updates them.  After
+        ``requires_grad_(False)`` the result has no gradient.  If batches have been prefetched, the forward uses the
+        oldest one.  In evaluation mode nothing changes, and missing keys read as ``eval_initializer_args`` says.
+        ``torch.compile`` breaks the graph here.
 
         Args:
             indices: the keys, ``[n]``: the bags of the first feature, sample by sample, then the second's.
@@ -465,7 +467,8 @@ class BatchedDynamicEmbeddingTablesV2(torch.nn.Module):
         batch = self._batch(indices, offsets)
         if self.training and not self._hotbed.queue:
             self._prefetch(batch, per_sample_weights)
-        return rows_of(self._hotbed, self._empty_tensor, batch, self.training)
+        anchor = self._empty_tensor.detach() if self._frozen else self._empty_tensor
+        return rows_of(self._hotbed, anchor, batch, self.training)
 
     def prefetch(
         self,

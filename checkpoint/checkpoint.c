@@ -106,11 +106,11 @@ hotbed_status hotbed_checkpoint_save(
     const hotbed_checkpoint_options *options, hotbed_stream *stream) {
     hotbed_checkpoint_options read;
     hotbed_storages all = {.n = 0};
-    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_save", "path", path));
     HOTBED_TRY(hotbed_check_pointer_of("checkpoint_save", "options", options));
     HOTBED_TRY(hotbed_check_pointer_of("checkpoint_save", "stream", stream));
     HOTBED_TRY(copy_options(options, &read));
-    hotbed_status status = check_options(&read);
+    hotbed_status status = hotbed_check_pointer_of("checkpoint_save", "path", path);
+    HOTBED_THEN(status, check_options(&read));
     HOTBED_THEN(status, check_comm(read.comm, &read.share));
     HOTBED_THEN(status, open_storages("checkpoint_save", storages, num_storages, read.names, &all));
     status = agree(read.comm, status, stream);
@@ -231,12 +231,12 @@ hotbed_status hotbed_checkpoint_load(
     hotbed_checkpoint_load_options read = {.size = sizeof read};
     hotbed_checkpoint_report out = {.num_tables = 0};
     hotbed_storages all = {.n = 0};
-    HOTBED_TRY(hotbed_check_pointer_of("checkpoint_load", "path", path));
     HOTBED_TRY(hotbed_check_pointer_of("checkpoint_load", "stream", stream));
     if (options != NULL)
         HOTBED_TRY(
             HOTBED_OPTIONS_READ(&read, hotbed_checkpoint_load_options, num_increments, options));
-    hotbed_status status = check_increments(&read);
+    hotbed_status status = hotbed_check_pointer_of("checkpoint_load", "path", path);
+    HOTBED_THEN(status, check_increments(&read));
     HOTBED_THEN(status, check_comm(read.comm, &read.share));
     if (status == HOTBED_OK && report != NULL)
         status = read_report(report, &out);

@@ -399,7 +399,8 @@ hotbed_sharded_output_dist(hotbed_sharded_context *context, uint32_t number, hot
  *   stride  in   elements from one row to the next; 0: the smallest possible, dim or
  *                hotbed_sharded_columns()
  *
- * A batch whose overflow was reported gives zeros. */
+ * A batch whose overflow was reported gives zeros. With large_overflows, a rank whose batch is over the
+ * sizes keeps what `output` had: hotbed_sharded_overflowed() says that the batch is to be sent again. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_sharded_wait_output(
     hotbed_sharded_context *context, uint32_t number, void *output, uint64_t stride,
     hotbed_stream *stream);

@@ -32,7 +32,7 @@ typedef struct rank_call {
     bool vote;   /* run the vote alone */
     bool public; /* make the public call */
     /* The error in the options of rank `rank`. */
-    enum { ALL_RIGHT, NO_MARK, OTHER_SHARE, NO_INCREMENT } wrong;
+    enum { ALL_RIGHT, NO_MARK, OTHER_SHARE, NO_INCREMENT, NO_PATH } wrong;
     hotbed_comm_reason reason; /* why the communicator failed */
     /* The number, counted over all ranks, of the allocation that fails; 0: none. */
     uint64_t no_memory;
@@ -82,6 +82,8 @@ static void run(rank_call *c) {
         load.share.rank = save.share.rank = 0;
     if (c->wrong == NO_INCREMENT)
         load.num_increments = 1;
+    if (c->wrong == NO_PATH)
+        c->path = NULL;
     hotbed_stream *stream = hotbed_test_stream(HOTBED_BACKEND_HOST);
     arm(c);
     c->status = do_call(c, &config, &save, &load, stream);
@@ -704,11 +706,14 @@ static void wrong_options_of_a_rank_fail_all(hotbed_backend backend) {
         {.path = next, .wrong = OTHER_SHARE},
         {.path = full, .load = true, .wrong = OTHER_SHARE},
         {.path = full, .load = true, .wrong = NO_INCREMENT},
+        {.path = next, .wrong = NO_PATH},
+        {.path = full, .load = true, .wrong = NO_PATH},
     };
     static const char *const says[] = {
         [NO_MARK] = "needs a mark",
         [OTHER_SHARE] = "share says rank 0 of 2, the communicator 1 of 2",
         [NO_INCREMENT] = "path of increment 0 is NULL",
+        [NO_PATH] = "path is NULL",
     };
     for (uint32_t i = 0; i < sizeof models / sizeof *models; i++) {
         rank_call odd = models[i];

@@ -512,6 +512,22 @@ def test_a_dump_says_the_order_of_two_scores(tmp_path):
     )
 
 
+def test_a_replica_goes_on_where_the_source_was():
+    source, replica, other = (module(optimizer=EmbOptimType.ADAM) for _ in range(3))
+    keys, ends = torch.tensor([3, 5]), torch.arange(3)
+    for _ in range(5):
+        source(keys, ends).sum().backward()
+    delta = source.incremental_dump({"t": 0})
+    replica.replay_increment(delta)
+    other.replay_increment(delta, ReplayContent.EMBEDDING_ONLY)
+    for tables in (source, replica, other):
+        tables(keys, ends).sum().backward()  # Adam's bias correction depends on the number of steps
+    assert rows(replica) == rows(source)
+    assert [tables._hotbed.clock()["optimizer_steps"] for tables in (source, replica, other)] == [6, 6, 1]
+    source.replay_increment(delta)
+    assert source._hotbed.clock()["optimizer_steps"] == 6
+
+
 def test_a_module_that_is_frozen_keeps_its_rows():
     """dynamicemb's module has a parameter, on which the gradient of its output depends."""
     tables = module()

@@ -644,6 +644,7 @@ class BatchedDynamicEmbeddingTablesV2(Freezable):
                 {
                     "current_score": self._score(number),
                     "hotbed_time": now,
+                    "iters": int(self._hotbed.clock()["optimizer_steps"]),
                     "table_options": options,
                     "world_size": dist.get_world_size() if dist.is_initialized() else 1,
                     "num_scores": int(scores.shape[1]),
@@ -706,6 +707,8 @@ class BatchedDynamicEmbeddingTablesV2(Freezable):
                 timestamp=meta.get("hotbed_time") if timed else None,
             )
             stats.upserted = written.upserted
+            if states is not None and ReplayContent.OPTIMIZER_STATE in content:
+                view.advance_steps(int(meta.get("iters", 0)))
             if not timed:
                 self._set_step(number, int(meta["current_score"]))
             done[name] = stats

@@ -650,6 +650,10 @@ class _Rows(_View, Storage[DynamicEmbTableOptions, BaseDynamicEmbeddingOptimizer
             return base
         return max(base, *(dump.oldest() // _CLOCK + 1 for dump in dumps))
 
+    def advance_steps(self, steps: int) -> None:
+        """Set the number of steps to one of replayed states, unless these tables have had more."""
+        self._set_steps(max(steps, int(self.hotbed.clock()["optimizer_steps"])))
+
     def _set_steps(self, steps: int) -> None:
         """Set the number of steps of an optimizer that counts them."""
         optimizer = self.hotbed.optimizer

@@ -9,6 +9,8 @@ directory, the environment variable ``HOTBED_SERVE``.  ``docs/guide/serving.md``
 # Annotations are types here, not strings: PyTorch 2.4 makes the operator's schema from them as they are.
 import copy
 import dataclasses
+import enum
+import operator
 import os
 import threading
 import weakref
@@ -24,7 +26,7 @@ from hotbed.comm import Comm
 from hotbed.errors import ArgumentError, HotbedError, KeyRangeError, StateError, UnsupportedError, wrong, wrong_end
 from hotbed.torch._changes import ChangeFilter, filter_array
 from hotbed.torch.config import PoolingType
-from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor
+from hotbed.torch.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor, described
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -137,9 +139,12 @@ class Publisher:
             step: recorded in the cut.
 
         Raises:
+            ArgumentError: ``step``.
             HotbedError: the cut before could not be written, on some rank; nothing is published now, and the next call
                 publishes the changes of both.
         """
+        if not hasattr(step, "__index__") or not 0 <= operator.index(step) < 2**64:
+            raise wrong("step", step, "is not a whole number from 0 to 2^64 - 1")
         with self._model.locks():
             check(lib.hotbed_publisher_publish(self._pointer, step, self._model.stream))
 
@@ -299,27 +304,23 @@ class _Rows:
             ArgumentError: a wrong dtype, device or shape; there is no such table.
             KeyRangeError: offsets that fall, leave the keys, or end before them.
         """
-        for name, tensor in (("keys", keys), ("offsets", offsets)):
-            if tensor.dtype != torch.int64 or tensor.dim() != 1 or tensor.device.type != "cpu":
-                raise ArgumentError(
-                    f"{name}: {tensor.dtype} {tuple(tensor.shape)} on {tensor.device} is no int64 vector",
-                    parameter=name,
-                    value=tensor.dtype,
-                )
-        if weights is not None and (weights.dtype != torch.float32 or weights.shape != keys.shape):
-            raise ArgumentError(
-                f"weights: {weights.dtype} {tuple(weights.shape)} is not float32 {tuple(keys.shape)}",
-                parameter="weights",
-                value=tuple(weights.shape),
-                limit=tuple(keys.shape),
-            )
+        _check_vector("keys", keys, torch.int64)
+        _check_vector("offsets", offsets, torch.int64)
+        if weights is not None:
+            _check_vector("weights", weights, torch.float32, len(keys))
+        if isinstance(tables, str):
+            raise wrong("tables", tables, "is one name, not a list of names")
         keys, offsets = keys.contiguous(), offsets.contiguous()
         weights = None if weights is None else weights.contiguous()
         order = range(len(tables)) if order is None else order
+        kinds = None if pooling is None else [_pooling(kind) for kind in pooling]
+        for name, given in (("order", order), ("pooling", kinds)):
+            if given is not None and len(given) != len(tables):
+                raise wrong(name, given, f"is not one for each of {len(tables)} features", len(tables))
         samples = (len(offsets) - 1) // max(len(tables), 1) if samples is None else samples
-        if not tables or len(offsets) < (max(order) + 1) * samples + 1:
+        if not tables or samples < 0 or min(order) < 0 or len(offsets) < (max(order) + 1) * samples + 1:
             raise ArgumentError(
-                f"offsets: {len(offsets)} for {len(tables)} features of {samples} samples",
+                f"offsets: {len(offsets)} for the features {list(order)} of {samples} samples",
                 parameter="offsets",
                 value=len(offsets),
                 limit=len(tables) * samples,
@@ -328,16 +329,16 @@ class _Rows:
             raise wrong_end(int(offsets[-1]), len(keys))
         places = [self._table(name) for name in tables]
         dims = [dim for _, dim in places]
-        if pooling is None and len(set(dims)) > 1:
+        if kinds is None and len(set(dims)) > 1:
             raise ArgumentError(
                 f"tables without pooling have one dim, not {sorted(set(dims))}", "tables", sorted(set(dims))
             )
-        columns = dims[0] if pooling is None else sum(dims)
-        out = torch.zeros((len(keys), columns)) if pooling is None else torch.empty((samples, columns))
+        columns = dims[0] if kinds is None else sum(dims)
+        out = torch.zeros((len(keys), columns)) if kinds is None else torch.empty((samples, columns))
         lookups = ffi.new("hotbed_lookup[]", len(tables))
         for i, (to, (number, _), at) in enumerate(zip(lookups, places, order)):
             to.table, to.stride = number, columns
-            if pooling is None:
+            if kinds is None:
                 first, last = int(offsets[at * samples]), int(offsets[(at + 1) * samples])
                 if not 0 <= first <= last <= len(keys):
                     raise KeyRangeError(
@@ -350,7 +351,7 @@ class _Rows:
                 to.num_keys, to.keys = last - first, ffi.cast("void *", keys.data_ptr() + 8 * first)
                 to.output = ffi.cast("float *", out.data_ptr() + 4 * columns * first)
                 continue
-            to.pooling = lib.HOTBED_POOL_MEAN if pooling[i] is PoolingType.MEAN else lib.HOTBED_POOL_SUM
+            to.pooling = kinds[i]
             to.batch_size, to.num_keys = samples, len(keys)
             to.keys = ffi.cast("void *", keys.data_ptr())
             to.offsets = ffi.cast("int64_t *", offsets.data_ptr() + 8 * at * samples)
@@ -522,6 +523,35 @@ _reader: Union[Reader, RedisReader, None] = None
 _place: Union[Path, Redis, None] = None  # of the reader, for processes that are forked
 
 
+def _check_vector(name: str, given: Any, dtype: torch.dtype, length: Optional[int] = None) -> None:
+    """Check a vector of a lookup, whose memory the library reads.
+
+    Raises:
+        ArgumentError: another type, shape or device.
+    """
+    if (
+        isinstance(given, Tensor)
+        and (given.dtype, given.dim(), given.device.type) == (dtype, 1, "cpu")
+        and length in (None, given.shape[0])
+    ):
+        return
+    found = f"{given.dtype} {tuple(given.shape)} on {given.device}" if isinstance(given, Tensor) else described(given)
+    of = "" if length is None else f" of {length}"
+    raise ArgumentError(f"{name}: {found} is no vector{of} of {dtype} on the CPU", parameter=name, value=given)
+
+
+def _pooling(given: Any) -> int:
+    """Return C's number of a pooling; TorchRec's enumeration is accepted.
+
+    Raises:
+        ArgumentError: neither SUM nor MEAN.
+    """
+    name = given.name if isinstance(given, enum.Enum) and type(given).__name__ == "PoolingType" else ""
+    if name not in ("SUM", "MEAN"):
+        raise wrong("pooling", given, "is not PoolingType.SUM or PoolingType.MEAN")
+    return int(lib.HOTBED_POOL_SUM if name == "SUM" else lib.HOTBED_POOL_MEAN)
+
+
 def _open(place: Union[Path, Redis]) -> Union[Reader, RedisReader]:
     return RedisReader(place) if isinstance(place, Redis) else Reader(place)
 
@@ -618,6 +648,7 @@ class _Served(torch.nn.Module):
         self._names = [collection._name(table, feature) for table, feature in tables]
         self._pooling = ",".join(table.pooling.name for table, _ in tables)
         self._is_weighted = bool(collection._is_weighted)
+        self._dtype = collection._output_dtype
 
     def _look_up(self, features: Any, pooling: str) -> Tuple[Tensor, List[int]]:
         given = list(features.keys())
@@ -630,7 +661,7 @@ class _Served(torch.nn.Module):
         keys, offsets = features.values().to(torch.int64), features.offsets().to(torch.int64)
         weights = features.weights().to(torch.float32) if self._is_weighted else None
         rows = serve(keys, offsets, weights, self._tables, pooling, self._dims, order, features.stride())
-        return rows, order
+        return rows.to(self._dtype), order
 
 
 class ServedBagCollection(_Served):

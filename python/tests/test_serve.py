@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import enum
 import json
 import os
 import pathlib
@@ -303,6 +304,52 @@ def test_bad_arguments_are_named(tmp_path):
     finally:
         torch.use_deterministic_algorithms(False)
     assert torch.equal(second, torch.cat([torch.zeros(1, 4), rows[1:]]))
+
+
+def test_arguments_of_a_lookup_are_checked_before_memory_is_read(tmp_path):
+    model = train(Model())
+    with hotbed.serve.Publisher(tmp_path, model) as publisher:
+        for step in (-1, 2**64, 1.5, "1"):
+            with pytest.raises(hotbed.ArgumentError, match=r"step .* is not a whole number"):
+                publisher.publish(step)
+        publisher.publish(1)
+    reader, sums = hotbed.serve.Reader(tmp_path), ht.PoolingType.SUM
+    keys, offsets = torch.tensor([1, 2]), torch.tensor([0, 1, 2])
+    for wrong, text in (
+        ({"order": [-1]}, r"3 for the features \[-1\] of 2 samples"),
+        ({"tables": ["word", "item"], "order": [0], "pooling": [sums] * 2}, r"order \[0\] is not one for each of 2"),
+        ({"tables": ["word", "item"], "pooling": [sums]}, r"pooling \[1\] is not one for each of 2 features"),
+        ({"tables": "word"}, "tables 'word' is one name"),
+        ({"pooling": ["MEAN"]}, "pooling 'MEAN' is not PoolingType.SUM or"),
+        ({"pooling": [ht.PoolingType.NONE]}, "pooling .*NONE.* is not PoolingType.SUM or"),
+        ({"samples": -1}, "of -1 samples"),
+        (
+            {"weights": torch.ones(2, device="meta")},
+            "weights: torch.float32 .* on meta is no vector of 2 of torch.float32",
+        ),
+        ({"keys": [1, 2]}, r"keys: \[1, 2\] is no vector of torch.int64 on the CPU"),
+    ):
+        arguments = {"keys": keys, "offsets": offsets, "tables": ["word"], "pooling": [sums], **wrong}
+        with pytest.raises(hotbed.ArgumentError, match=text):
+            reader.lookup(**arguments)
+    theirs = enum.Enum("PoolingType", {"SUM": "SUM", "MEAN": "MEAN"})  # TorchRec's
+    pair = keys, torch.tensor([0, 2]), ["word"]
+    assert torch.equal(reader.lookup(*pair, [theirs.MEAN]), reader.lookup(*pair, [ht.PoolingType.MEAN]))
+    assert not torch.equal(reader.lookup(*pair, [theirs.MEAN]), reader.lookup(*pair, [sums]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_served_collection_has_the_type_of_the_trained_one(tmp_path, dtype):
+    bags = ht.EmbeddingBagCollection([ht.EmbeddingBagConfig(9, 4, "a", feature_names=["f"])], output_dtype=dtype)
+    rows = ht.EmbeddingCollection([ht.EmbeddingConfig(9, 4, "b", feature_names=["f"])], output_dtype=dtype)
+    model = torch.nn.ModuleList([bags, rows]).eval()
+    with hotbed.serve.Publisher(tmp_path, model) as publisher:
+        publisher.publish(1)
+    hotbed.serve.use(tmp_path)
+    served = hotbed.serve.for_serving(model)
+    batch = ht.KeyedJaggedTensor(["f"], torch.tensor([3, 5]), lengths=torch.tensor([1, 1]))
+    assert torch.equal(served[0](batch).values(), bags(batch).values()) and served[0](batch).values().dtype is dtype
+    assert torch.equal(served[1](batch)["f"].values(), rows(batch)["f"].values())
 
 
 def test_a_null_character_does_not_cut_a_name(tmp_path):

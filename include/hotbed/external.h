@@ -161,9 +161,10 @@ typedef struct hotbed_external_calls {
      * Such calls cannot be recorded in a graph (STATE). */
     bool on_callers_thread;
 
-    /* Compare how the rows of a table are laid out with how they were when this was called first, or keep
-     * `layout` if it was not: text of less than HOTBED_EXTERNAL_LAYOUT_BYTES, such as "f32[8], adagrad f32". Other text is ARGUMENT, with both in the reason. Called when a storage is created. May be NULL:
-     * then rows of another optimizer or type that have as many bytes are taken for the storage's. */
+    /* Compare `layout`, which says how the rows of a table are laid out, with the text of the first call; keep it
+     * if there was none. It has less than HOTBED_EXTERNAL_LAYOUT_BYTES, for example "f32[8], adagrad f32". Errors:
+     * ARGUMENT (another text; the reason has both). Called when a storage is created. May be NULL: then rows of
+     * another optimizer or type, if they have as many bytes, are taken for the storage's own. */
     hotbed_status (*layout)(
         void *self, uint32_t table, const char *layout, hotbed_external_call *call);
 } hotbed_external_calls;

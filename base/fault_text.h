@@ -25,8 +25,8 @@ typedef struct hotbed_table_keys {
     uint64_t first, step; /* row number i is of key first + i * step */
 } hotbed_table_keys;
 
-/* Copy the names of n tables, whose keys have this type. Each of the `structs`, which are `stride` bytes apart, begins with a
- * name. The caller releases the result. NULL: out of memory. */
+/* Copy the names of n tables, whose keys have this type. Each of the `structs`, which are `stride` bytes apart,
+ * begins with a name. The caller releases the result. NULL: out of memory. */
 hotbed_table_names *hotbed_table_names_create(
     const void *structs, uint32_t n, size_t stride, hotbed_key_type type);
 

@@ -1,8 +1,8 @@
 /* base/philox.h - Philox4x32-7: four random words as a function of a counter and a key.
  *
- * Seven rounds are the fewest that pass BigCrush. There is no state: word i of row r of table t is the same wherever and whenever it is computed.
- * Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
- * tests/base/test_philox.c checks it against the paper's known answers. */
+ * Seven rounds are the fewest that pass BigCrush. There is no state: word i of row r of table t is the same
+ * wherever and whenever it is computed. Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy
+ * as 1, 2, 3", SC 2011. tests/base/test_philox.c checks it against the paper's known answers. */
 #pragma once
 
 #include "base/port.h"

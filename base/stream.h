@@ -113,8 +113,9 @@ hotbed_status hotbed_check_stream(
     const hotbed_stream *stream, const char *object, hotbed_backend backend, int device);
 
 /* Whether this process was forked from a process that had streams, sockets of a communicator or
- * external stores. The child has neither their threads, nor their sockets, nor CUDA's threads. hotbed_fork_check() then returns STATE. Calls that would lock,
- * wait or enqueue check first. Calls that destroy objects leave everything to the system. */
+ * external stores. The child has neither their threads, nor their sockets, nor CUDA's threads.
+ * hotbed_fork_check() then returns STATE. Calls that would lock, wait or enqueue check first. Calls that
+ * destroy objects leave everything to the system. */
 bool hotbed_forked(void);
 hotbed_status hotbed_fork_check(void);
 void hotbed_fork_watch(void); /* called before the first thread is started */

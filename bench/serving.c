@@ -3,8 +3,9 @@
  * Publishes a table of random rows, and times lookups of random keys on some threads: rows of keys, and sums of bags
  * of 16.  The limit is a loop that reads the same rows from a mapped file by their numbers, with the rows of the next
  * keys requested ahead.  Then a reader gets increments that were written before, one by one, and calls are timed while
- * it applies one, and with all of them.  Then a trainer changes a share of the rows and publishes without a pause, while one thread
- * looks up: the lag is the time from the copy in the trainer to the first use of the version.
+ * it applies one, and with all of them.  Then a trainer changes a share of the rows and publishes without a
+ * pause, while one thread looks up: the lag is the time from the copy in the trainer to the first use of the
+ * version.
  *
  * With --rocksdb and --redis, these hold the same rows, and answer the same calls.
  *

@@ -24,7 +24,7 @@ static void need(bool ok, const char *peer, const char *what) {
 }
 #endif
 
-/* --- RocksDB: options for point lookups, a cache for all rows, compacted, MultiGet ---------------------------------- */
+/* --- RocksDB: options for point lookups, a cache for all rows, compacted, MultiGet -------------------------------- */
 
 #ifdef SERVING_ROCKSDB
 enum { CACHE_MB = 8192 };

@@ -303,8 +303,9 @@ hotbed_batch workload_batch_of(const workload_run *run, const void *keys);
 /* The rates of plain code on this machine, in this run. */
 typedef struct workload_limits {
     double copy; /* bytes per second, read + write, of a large device copy */
-    double
-        gather; /* seconds to gather the rows of a batch by address, duplicates included, and to sum the bags: an eval with known slots; median over batches.  Tiered workloads: the same bytes at the rate of a copy */
+    /* Seconds to gather the rows of a batch by address, duplicates included, and to sum the bags: an eval with
+     * known slots; the median over batches. Tiered workloads: the same bytes at the rate of a copy. */
+    double gather;
     double gather_rate; /* its bytes per second, read + write */
 } workload_limits;
 

@@ -1,7 +1,8 @@
 /* bench/workload_curve.c - curves: the time of a training step and of an eval while one parameter varies.
  *
- * The tables are hash tables with all their keys, SUM, f32 and row-wise AdaGrad.  Batches vary with the 26 tables of W9.
- * The other parameters vary with the 10 tables of W1, of 128 floats a row, and 1,048,570 keys a step in bags of one key. */
+ * The tables are hash tables with all their keys, SUM, f32 and row-wise AdaGrad.  Batches vary with the 26
+ * tables of W9. The other parameters vary with the 10 tables of W1, of 128 floats a row, and 1,048,570 keys a
+ * step in bags of one key. */
 #include "bench/workload.h"
 
 #include "base/error.h"

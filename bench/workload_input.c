@@ -23,8 +23,8 @@ static const uint8_t bag_keys[BAG_TABLES] = {3, 2, 1, 2, 6, 1, 1,  1,   1,  7,  
                                              6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1};
 enum { BAG_BATCHES = 20 };
 
-/* Keys that drift: steps before the timed ones, steps in all (five passes of WORKLOAD_DRIFT_STEPS follow), and steps from
- * one change of popularity to the next. */
+/* Keys that drift: steps before the timed ones, steps in all (five passes of WORKLOAD_DRIFT_STEPS follow), and
+ * steps from one change of popularity to the next. */
 enum { DRIFT_WARM = 60, DRIFT_BATCHES = DRIFT_WARM + 5 * WORKLOAD_DRIFT_STEPS, DRIFT_PERIOD = 20 };
 enum {
     DRIFT_PART = 4

@@ -1,8 +1,8 @@
-/* bench/workload_policies.c - the rows that caches with exact LRU, exact LFU and Belady's optimum fetch in the steps of a
- * run, for comparison.
+/* bench/workload_policies.c - the rows that caches with exact LRU, exact LFU and Belady's optimum fetch in the
+ * steps of a run, for comparison.
  *
- * All keys of a batch are used at one time, and a batch does not evict its own keys.  The first use of a key makes a row
- * and is no fetch. */
+ * All keys of a batch are used at one time, and a batch does not evict its own keys.  The first use of a key
+ * makes a row and is no fetch. */
 #include "bench/workload.h"
 
 #include "base/error.h"

@@ -55,8 +55,8 @@ typedef struct hotbed_import {
  * values. The
  * storage's clock becomes the highest score, so keys that a table sees later score higher. Keys and
  * the order of rows are held in memory, 48 bytes for each row of the largest table. Errors: STATE
- * (`path` exists; a key occurs twice), IO, CORRUPT (an age over 2^63 - 1; a negative score, time or count), UNSUPPORTED (a
- * count over 2^52 - 1, or an exact score), MEMORY. */
+ * (`path` exists; a key occurs twice), IO, CORRUPT (an age over 2^63 - 1; a negative score, time or count),
+ * UNSUPPORTED (a count over 2^52 - 1, or an exact score), MEMORY. */
 hotbed_status hotbed_checkpoint_import(
     const hotbed_io_calls *calls, const char *path, const hotbed_import *import);
 

@@ -38,8 +38,9 @@ uint64_t hotbed_rewrite_manifest_bytes(
  * is merged keeps less than a block in memory, and if many shards are written at once, their blocks
  * are smaller (block_bytes 0).
  *
- * Errors: ARGUMENT (options; a value that `types` do not have, with table, key and value), UNSUPPORTED (the MANIFEST of so many shards may be too large; this is checked
- * before anything is read or written), STATE (`path` exists), IO, CORRUPT, MEMORY. */
+ * Errors: ARGUMENT (options; a value that `types` do not have, with table, key and value), UNSUPPORTED (the
+ * MANIFEST of so many shards may be too large; this is checked before anything is read or written), STATE
+ * (`path` exists), IO, CORRUPT, MEMORY. */
 hotbed_status hotbed_checkpoint_rewrite(
     const hotbed_io_calls *calls, hotbed_chain *chain, const char *path,
     const hotbed_rewrite_options *options);

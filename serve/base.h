@@ -28,8 +28,9 @@ typedef hotbed_status (*hotbed_base_next)(
  * the directory that has no name; above 64 GiB of these, a 4096th of them is in memory.
  * After an error, a directory that it has created is gone, unless it has a cut.
  * Errors: IO, STATE (another publisher has the directory; its cuts are of another model), MEMORY, ARGUMENT (the
- * encoding does not have a value; the directory is a checkpoint, or in one, or contains one), UNSUPPORTED (2^32 rows or more in a table; a build without HOTBED_SERVE), CORRUPT (a
- * table has another number of rows), and those of `next`. */
+ * encoding does not have a value; the directory is a checkpoint, or in one, or contains one), UNSUPPORTED (2^32
+ * rows or more in a table; a build without HOTBED_SERVE), CORRUPT (a table has another number of rows), and
+ * those of `next`. */
 hotbed_status hotbed_base_write(
     const char *directory, const hotbed_base_table *tables, uint32_t n, hotbed_encoding encoding,
     uint64_t step, hotbed_base_next next, void *context, uint64_t *number);

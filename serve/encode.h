@@ -33,8 +33,8 @@ typedef struct hotbed_row_states {
 } hotbed_row_states;
 
 /* Write a row of a table as it is in a file, of hotbed_cut_row_bytes(). `stored` is its embedding of the
- * table's dtype, and `states` the states that rows of the cut have; NULL if they have none. Errors: ARGUMENT (a value that the
- * encoding does not have), with the table, the key and the value. */
+ * table's dtype, and `states` the states that rows of the cut have; NULL if they have none. Errors: ARGUMENT (a
+ * value that the encoding does not have), with the table, the key and the value. */
 hotbed_status hotbed_cut_row_encode(
     const hotbed_cut_table *table, uint64_t key, hotbed_dtype dtype, const void *stored,
     const hotbed_row_states *states, unsigned char *out);

@@ -1,5 +1,6 @@
 #!/bin/sh
 # tools/format.sh [--check] - clang-format 14 over all C, C++ and CUDA files; --check changes nothing.
+# Comments, which it leaves alone, must fit into 120 columns.
 set -eu
 cd "$(dirname "$0")/.."
 # Other versions format some lines differently.
@@ -17,3 +18,6 @@ mode=-i
 [ "${1:-}" != --check ] || mode="--dry-run -Werror"
 # shellcheck disable=SC2086 # the mode is split on purpose
 tools/sources.sh 'c|h|cc|cu|cuh' | xargs -r "$tool" $mode
+tools/sources.sh 'c|h|cc|cu|cuh' | xargs -r awk '
+    length > 120 { print FILENAME ":" FNR ": " length " columns, at most 120" > "/dev/stderr"; long = 1 }
+    END { exit long }'

@@ -517,7 +517,7 @@ hotbed_status tool_explain(const char *path, hotbed_status status) {
                               what, command, path);
 }
 
-/* --- a chain -------------------------------------------------------------------------------------------------------- */
+/* --- a chain ------------------------------------------------------------------------------------------------------ */
 
 /* Return the directory of `path`, as written, or NULL if there is no memory. The caller frees it
  * with free(). */

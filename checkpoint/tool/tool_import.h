@@ -38,8 +38,8 @@ hotbed_status tool_wrong(const hotbed_io_file *file, const char *what);
 hotbed_status tool_add_table(
     tool_source *s, const char *name, uint32_t num_parts, hotbed_import_table **out);
 
-/* Set the optimizer: the one that --optimizer names, or else `seen`, which the files imply. Errors: ARGUMENT (an unknown
- * name). */
+/* Set the optimizer: the one that --optimizer names, or else `seen`, which the files imply. Errors: ARGUMENT
+ * (an unknown name). */
 hotbed_status tool_set_optimizer(tool_source *s, hotbed_optimizer_kind seen);
 
 /* Add the tables of a dynamicemb dump: checkpoint/tool/tool_import_dump.c. */

@@ -1,9 +1,10 @@
 /* checkpoint/tool/tool_import_dump.c - hotbed-ckpt convert --from dynamicemb: a dump's tables.
  *
- * A table's files, each for all ranks or for none: <table>_emb_keys.rank_<r>.world_size_<W>, _emb_values, and optionally
- * _emb_scores, _emb_opt_values (or _opt_values, the older name), _counter_keys with _counter_frequencies. They have no
- * header: <table>_opt_args.json says what they contain. Where it says nothing, an option must, except where older dumps
- * had no choice: their rows and states are f32, and their ranks have keys by roundrobin. */
+ * A table's files, each for all ranks or for none: <table>_emb_keys.rank_<r>.world_size_<W>, _emb_values, and
+ * optionally _emb_scores, _emb_opt_values (or _opt_values, the older name), _counter_keys with
+ * _counter_frequencies. They have no header: <table>_opt_args.json says what they contain. Where it says
+ * nothing, an option must, except where older dumps had no choice: their rows and states are f32, and their
+ * ranks have keys by roundrobin. */
 #define _DEFAULT_SOURCE
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/tool/tool_args.h"

@@ -55,12 +55,13 @@ void hotbed_link_unlisten(int listener);
 
 /* The rendezvous: connect all ranks with each other. Synchronous.
  *
- * listener: rank 0's, which the call closes; -1 on the others. payload [bytes]: rank 0's, copied to the others; NULL with
- * 0. until: when to stop trying, by hotbed_monotonic_now().
+ * listener: rank 0's, which the call closes; -1 on the others. payload [bytes]: rank 0's, copied to the others;
+ * NULL with 0. until: when to stop trying, by hotbed_monotonic_now().
  *
  * Errors: COMM (a rank did not come in time: the text says which, where, how long this rank
- * waited, and whether another program or no host answered; two processes with one number), ARGUMENT (`size` is not the same on all ranks: the text has two sizes, with a rank for
- * each; rank 0 answers so for up to five seconds after it has found this), MEMORY. */
+ * waited, and whether another program or no host answered; two processes with one number), ARGUMENT (`size` is
+ * not the same on all ranks: the text has two sizes, with a rank for each; rank 0 answers so for up to five
+ * seconds after it has found this), MEMORY. */
 hotbed_status hotbed_link_open(
     uint32_t rank, uint32_t size, const hotbed_link_place *place, int listener, void *payload,
     size_t bytes, uint64_t until, hotbed_link **out);

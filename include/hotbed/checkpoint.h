@@ -7,9 +7,9 @@
  * Programs that train or serve tables need it to stop and go on later. A checkpoint is a directory.
  * It has the tables of any number of storages, and blobs: named bytes of the caller, for example
  * the dense part of the model. It is written under a temporary name, and renamed when it is complete
- * and on disk, so a name that exists is a complete checkpoint of all of them. Inside, one HDF5 file per rank holds that rank's rows in
- * canonical order (logical bucket, then key). MANIFEST, which is written last, lists every extent
- * with its digest. docs/formats.md describes the bytes; h5py and h5dump read the files directly.
+ * and on disk, so a name that exists is a complete checkpoint of all of them. Inside, one HDF5 file per rank
+ * holds that rank's rows in canonical order (logical bucket, then key). MANIFEST, which is written last, lists
+ * every extent with its digest. docs/formats.md describes the bytes; h5py and h5dump read the files directly.
  *
  * Save a storage of one rank, then what changed since, and load both:
  *
@@ -50,10 +50,10 @@ HOTBED_BEGIN_DECLS
  * all rows.
  *
  * With several ranks, STATIC tables are routed CONTINUOUS or ROUND_ROBIN with the table's rows, have
- * a capacity of hotbed_route_rows() rows or more, and store local ids (hotbed_route_local()); the files contain the keys. HASH tables
- * store keys, whatever the rule. They must not contain a key that the route assigns to another
- * rank, because loaders would not look for it in this rank's shard.
- * Frozen: it has no size field, since it is a member of options. */
+ * a capacity of hotbed_route_rows() rows or more, and store local ids (hotbed_route_local()); the files contain
+ * the keys. HASH tables store keys, whatever the rule. They must not contain a key that the route assigns to
+ * another rank, because loaders would not look for it in this rank's shard. Frozen: it has no size field, since
+ * it is a member of options. */
 typedef struct hotbed_checkpoint_share {
     uint32_t rank;
     uint32_t world; /* 0 means 1 */
@@ -140,9 +140,10 @@ typedef struct hotbed_checkpoint_options {
  * parent, or the parent has other tables, ranks or routes; a table has a key that its route assigns
  * to another rank, with table, key and both ranks; ranks differ in step, parent, tables, seed or
  * optimizer; the stream records a graph), IO (for example no space, with path and
- * reason; the directory that will contain `path` does not exist), CORRUPT (the parent), MEMORY, UNSUPPORTED (a build without HDF5). With a communicator
- * all ranks fail if one does, with its error text, and COMM is possible (a rank is gone). A fault
- * of an earlier call stays latched on the stream; the save does not fail for it. */
+ * reason; the directory that will contain `path` does not exist), CORRUPT (the parent), MEMORY, UNSUPPORTED (a
+ * build without HDF5). With a communicator all ranks fail if one does, with its error text, and COMM is
+ * possible (a rank is gone). A fault of an earlier call stays latched on the stream; the save does not fail for
+ * it. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_save(
     const char *path, hotbed_storage *const *storages, uint32_t num_storages,
     const hotbed_checkpoint_options *options, hotbed_stream *stream);
@@ -337,9 +338,9 @@ typedef struct hotbed_checkpoint_report {
  * A table with max_capacity first grows so far that the rows fill less than growth_load of it. If
  * not all rows fit, a table that evicts keeps rows with high scores, as hotbed_storage_offer_rows()
  * chooses them, and a table that does not evict fails with FULL, which says how many rows the largest
- * table of the checkpoint has. The rows of a full table fit into a table of the same size, as hotbed_storage_offer_rows() fills it. A table that has grown in many
- * steps has more slots than max_capacity needs; a table that does not evict grows beyond
- * max_capacity for such rows, by 1,280 keys at most.
+ * table of the checkpoint has. The rows of a full table fit into a table of the same size, as
+ * hotbed_storage_offer_rows() fills it. A table that has grown in many steps has more slots than max_capacity
+ * needs; a table that does not evict grows beyond max_capacity for such rows, by 1,280 keys at most.
  *
  * If the checkpoint has the same number of ranks and the same routes, each rank reads its own
  * shard. Otherwise, with a communicator, each rank reads a share, cut where blocks of the files
@@ -353,13 +354,13 @@ typedef struct hotbed_checkpoint_report {
  *   report    out  NULL: everything must fit. With a communicator, NULL on all ranks or on none.
  *
  * Errors: ARGUMENT (`share`: rank not below world, routes of other worlds, a static table whose
- * route numbers no rows; a value that the type of its table does not have), IO (the directory `path` does not exist; it cannot be read), CORRUPT (a file is
- * missing, truncated or damaged, with extent and block; a key is in the wrong shard), STATE (`path`
- * is an increment; the increments do not follow each other; a rank of the communicator loads another
- * checkpoint than rank 0; key types or kinds of optimizer differ; without a report, a table is
- * missing or has another shape, with both values; tickets hold pins; the stream records a graph),
- * FULL, MEMORY, UNSUPPORTED, and the fault of an earlier call on the stream; nothing was loaded then.
- * After an error in the middle of the rows, the tables are empty. */
+ * route numbers no rows; a value that the type of its table does not have), IO (the directory `path` does not
+ * exist; it cannot be read), CORRUPT (a file is missing, truncated or damaged, with extent and block; a key is
+ * in the wrong shard), STATE (`path` is an increment; the increments do not follow each other; a rank of the
+ * communicator loads another checkpoint than rank 0; key types or kinds of optimizer differ; without a report,
+ * a table is missing or has another shape, with both values; tickets hold pins; the stream records a graph),
+ * FULL, MEMORY, UNSUPPORTED, and the fault of an earlier call on the stream; nothing was loaded then. After an
+ * error in the middle of the rows, the tables are empty. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_checkpoint_load(
     const char *path, hotbed_storage *const *storages, uint32_t num_storages,
     const hotbed_checkpoint_load_options *options, hotbed_checkpoint_report *report,
@@ -398,9 +399,9 @@ typedef struct hotbed_checkpoint_found {
 
 /* Find the newest whole checkpoint of a directory, to resume from it. A checkpoint is whole if it
  * and the checkpoints before it in its chain exist in the directory and pass `hotbed-ckpt verify --quick`, which
- * reads no rows. If a checkpoint before it exists several times, one whole copy is enough. The newest one has the highest step, then the latest time. Unfinished saves and
- * names that end in ".damaged" are ignored. With several ranks one calls it, and sends the paths to
- * the others. Synchronous.
+ * reads no rows. If a checkpoint before it exists several times, one whole copy is enough. The newest one has
+ * the highest step, then the latest time. Unfinished saves and names that end in ".damaged" are ignored. With
+ * several ranks one calls it, and sends the paths to the others. Synchronous.
  *
  *   found  out  the caller frees its texts with hotbed_checkpoint_found_free()
  *

@@ -78,11 +78,11 @@ typedef struct hotbed_export {
  * Uses the stream's workspace, about half a byte per slot of the window: the first call on a stream
  * with a larger window allocates.
  * Errors: ARGUMENT (NULL, table number, slots, a state or time that the table does not have; `since` for
- * a table that does not track changes), MEMORY, STATE (the workspace would have to grow while a graph is recorded), DEVICE. Over an
- * external store, where the call is synchronous, also the store's errors, after which the export must
- * start again at 0, and STATE (a graph is recorded; the window does not start where the previous one
- * ended; changes since `since` are forgotten). A fault of an earlier call stays latched on the stream;
- * the export does not fail for it. */
+ * a table that does not track changes), MEMORY, STATE (the workspace would have to grow while a graph is
+ * recorded), DEVICE. Over an external store, where the call is synchronous, also the store's errors, after
+ * which the export must start again at 0, and STATE (a graph is recorded; the window does not start where the
+ * previous one ended; changes since `since` are forgotten). A fault of an earlier call stays latched on the
+ * stream; the export does not fail for it. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_export(hotbed_storage *storage, const hotbed_export *batch, hotbed_stream *stream);
 

@@ -46,8 +46,8 @@
  *
  * A plan that passes hotbed_pipeline_plan_check() is ordered for loaders of any length, one batch
  * included, and cannot deadlock: tasks are enqueued in an order in which every task follows the
- * tasks that it waits for, so the first unfinished task can always run. Ordered tasks (tasks with collectives) run one at a time in that order, which is the same on
- * all ranks.
+ * tasks that it waits for, so the first unfinished task can always run. Ordered tasks (tasks with collectives)
+ * run one at a time in that order, which is the same on all ranks.
  *
  * Modelled on recsys-examples' SWPipeline (tasks, stages, two-phase synchronization, sequencer,
  * shortcut); docs/guide/torchrec-map.md maps the names, and docs/design/pipeline.md describes the

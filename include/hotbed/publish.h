@@ -60,7 +60,8 @@ typedef enum hotbed_encoding {
     HOTBED_ENCODING_BF16 = 3,
     /* Unsigned bytes q, with a scale and an offset in F16 for each row: element e is
      * offset + scale * q[e]. The error is at most 0.51 of the scale. The scale is a 255th of the row's range,
-     * and more if the range is below a hundredth of the least element, since the offset is in F16; it is 6e-8 or more. */
+     * and more if the range is below a hundredth of the least element, since the offset is in F16; it is 6e-8
+     * or more. */
     HOTBED_ENCODING_INT8 = 4,
 } hotbed_encoding;
 
@@ -115,9 +116,10 @@ typedef struct hotbed_publish_options {
  *                     dims and key types, in the same order. It is no checkpoint, and in none, and contains none
  *   storages      in  [num_storages], which outlive the publisher; names of tables are distinct
  *
- * Errors: ARGUMENT (an encoding that does not exist; a filter that hotbed_change_filter_check() refuses; routes without ranks or of another world; a communicator of GPUs; a directory of checkpoints), STATE (another
- * publisher has the directory; its cuts are of another model, with both values; ranks have other tables or options), IO, MEMORY, COMM, UNSUPPORTED (a build
- * without HOTBED_SERVE). */
+ * Errors: ARGUMENT (an encoding that does not exist; a filter that hotbed_change_filter_check() refuses; routes
+ * without ranks or of another world; a communicator of GPUs; a directory of checkpoints), STATE (another
+ * publisher has the directory; its cuts are of another model, with both values; ranks have other tables or
+ * options), IO, MEMORY, COMM, UNSUPPORTED (a build without HOTBED_SERVE). */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_publisher_create(
     const char *directory, hotbed_storage *const *storages, uint32_t num_storages,
     const hotbed_publish_options *options, hotbed_stream *stream, hotbed_publisher **out);

@@ -99,8 +99,9 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_reader_lookup(
  * All tables of the storages are brought to one cut, each found by its name; the cut may have others. Only
  * what changed since *version is written, and keys that left are removed; without a version, or with one that
  * is older than the version's base, the tables are cleared, and all rows are written. F32 rows are as
- * hotbed_reader_lookup() has them, and INT8 rows of an INT8 cut as they are there; others are rounded to nearest. Later work on `stream` sees the
- * whole cut. Hash tables should not evict, and have space for all keys of a cut.
+ * hotbed_reader_lookup() has them, and INT8 rows of an INT8 cut as they are there; others are rounded to
+ * nearest. Later work on `stream` sees the whole cut. Hash tables should not evict, and have space for all keys
+ * of a cut.
  *
  * If rows of the cut have states (hotbed_publish_options.states), a storage whose optimizer has the same states
  * gets them too, and the optimizer's count of steps, for example to train on in another process. A storage whose
@@ -113,10 +114,10 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_reader_lookup(
  * run meanwhile.
  * Errors: ARGUMENT (NULL; a table that the cut does not have, or that has another dim, type of keys or
  * eval_initializer there; a STATIC table with more rows), UNSUPPORTED (its optimizer has other states than the
- * cut, with the names of both; tables of one storage have different counts of steps there): nothing is written. After others *version is 0, and
- * the tables have a part of the cut: STATE (a table did not keep all keys, with their numbers; tickets hold
- * rows, the stream records a graph), ARGUMENT (a value that the type of its table does not have, with key and
- * value), the faults of hotbed_storage_offer_rows(), among them RANGE (a row that a
+ * cut, with the names of both; tables of one storage have different counts of steps there): nothing is written.
+ * After others *version is 0, and the tables have a part of the cut: STATE (a table did not keep all keys, with
+ * their numbers; tickets hold rows, the stream records a graph), ARGUMENT (a value that the type of its table
+ * does not have, with key and value), the faults of hotbed_storage_offer_rows(), among them RANGE (a row that a
  * STATIC table does not have), MEMORY, DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_reader_fill(
     hotbed_reader *reader, hotbed_storage *const *storages, uint32_t n, hotbed_stream *stream,

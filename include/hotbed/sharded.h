@@ -102,10 +102,10 @@ HOTBED_BEGIN_DECLS
 /* A keyed jagged tensor has a bag of keys for each feature and sample.
  *
  * Sharded collections and batch balance (hotbed/balance.h) take batches in this form. Here a *row*
- * is a row of the batch, not of a table: the bag of one feature and sample. Rows are feature-major: first the rows of feature 0 in the order of its samples, then the
- * rows of feature 1, and so on; keys are in the order of the rows.
- * Every feature has batch_size samples, or, with `strides`, a number of its own (a variable batch),
- * which may differ between ranks. Lengths or offsets give the number of keys of each row.
+ * is a row of the batch, not of a table: the bag of one feature and sample. Rows are feature-major: first the
+ * rows of feature 0 in the order of its samples, then the rows of feature 1, and so on; keys are in the order
+ * of the rows. Every feature has batch_size samples, or, with `strides`, a number of its own (a variable
+ * batch), which may differ between ranks. Lengths or offsets give the number of keys of each row.
  *
  * Two features of 1024 samples, with arrays in device memory:
  *
@@ -435,7 +435,8 @@ HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_cancel(hotbed_sharded_context *context, hotbed_stream *stream);
 
 /* Return whether the batch overflowed. Waits if its keys have not arrived yet, which counts as a
- * host wait: enqueue the batch's other stages first. After a replay: true. Errors: ARGUMENT, STATE (before wait_input), DEVICE. */
+ * host wait: enqueue the batch's other stages first. After a replay: true. Errors: ARGUMENT, STATE (before
+ * wait_input), DEVICE. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_sharded_overflowed(hotbed_sharded_context *context, bool *out);
 

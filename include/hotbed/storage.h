@@ -139,8 +139,8 @@ typedef enum hotbed_insertion {
     /* Its score alone decides. */
     HOTBED_INSERT_PLAIN = 1,
     /* The key is evicted before all keys that a second batch has contained, until a later batch
-     * contains it. All keys on probation rank equal. A cycle through more keys than fit then keeps some of them instead of
-     * none. PLAIN may fetch fewer rows where keys are fresh and their popularity changes fast. */
+     * contains it. All keys on probation rank equal. A cycle through more keys than fit then keeps some of them
+     * instead of none. PLAIN may fetch fewer rows where keys are fresh and their popularity changes fast. */
     HOTBED_INSERT_PROBATION = 2,
 } hotbed_insertion;
 

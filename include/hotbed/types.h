@@ -165,9 +165,9 @@ typedef enum hotbed_optimizer_kind {
 } hotbed_optimizer_kind;
 
 /* A sparse optimizer of all tables of a storage, some of whose parameters a table may have of its own
- * (hotbed_table_options). Call hotbed_optimizer_init(), then set fields. Rows that a step does not use are not updated. In the formulas, g is the summed gradient
- * of a row, plus l2_decay*w; t is the number of optimizer steps of the storage so far, the present
- * one included; and |x| is the norm of a row:
+ * (hotbed_table_options). Call hotbed_optimizer_init(), then set fields. Rows that a step does not use are not
+ * updated. In the formulas, g is the summed gradient of a row, plus l2_decay*w; t is the number of optimizer
+ * steps of the storage so far, the present one included; and |x| is the norm of a row:
  *   SGD              w -= lr * (g + decay*w)
  *   ADAM             m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g*g
  *                    w -= lr * (m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + decay*w)
@@ -192,8 +192,9 @@ typedef enum hotbed_optimizer_kind {
  *   ROWWISE_ADAM     as PARTIAL_ROWWISE_ADAM, but m = b1*m + (1-b1) * mean over the row of g, one m
  *                    per row: all elements of a row take the same step, decay aside
  * n^-p is within one unit in the last place; TensorFlow's l2_regularization_strength is half of l2.
- * States are F32, or BF16 where a table's state_dtype says so, whatever the type of the row. Frozen at 128 bytes, since the struct is a member of hotbed_storage_options: a new parameter
- * takes the place of a reserved word. */
+ * States are F32, or BF16 where a table's state_dtype says so, whatever the type of the row. Frozen at 128
+ * bytes, since the struct is a member of hotbed_storage_options: a new parameter takes the place of a reserved
+ * word. */
 typedef struct hotbed_optimizer {
     uint32_t size;              /* set by init: 128 */
     hotbed_optimizer_kind kind; /* required */

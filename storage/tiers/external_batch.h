@@ -2,8 +2,8 @@
  * the store's calls on it.
  *
  * The keys of a step belong to several tables, and only the device knows how many keys each table
- * has. All tables therefore share the arrays, which hold one batch instead of one batch per table. Kernels fill the arrays, a callback of the stream calls
- * the store, and kernels read the answer.
+ * has. All tables therefore share the arrays, which hold one batch instead of one batch per table. Kernels fill
+ * the arrays, a callback of the stream calls the store, and kernels read the answer.
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 /* tests/checkpoint/gc_beside.c - a gc of another process, at the worst moment of a list or of a gc.
  *
- * Loaded into hotbed-ckpt by LD_PRELOAD. With GC_VICTIM: when the tool opens that directory, it is renamed and loses its
- * MANIFEST, as gc removes it. With GC_COMMAND and GC_CALL: before the GC_CALL-th call that opens, examines, renames or
- * removes a file in a directory, the command runs. */
+ * Loaded into hotbed-ckpt by LD_PRELOAD. With GC_VICTIM: when the tool opens that directory, it is renamed and
+ * loses its MANIFEST, as gc removes it. With GC_COMMAND and GC_CALL: before the GC_CALL-th call that opens,
+ * examines, renames or removes a file in a directory, the command runs. */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -101,8 +101,8 @@ static void loads_into_a_table_that_grows(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
-/* After a load a table has the space that polls leave for new keys: polls lag behind, so a table that is full to its last
- * slot would refuse the keys of the first batches. */
+/* After a load a table has the space that polls leave for new keys: polls lag behind, so a table that is full
+ * to its last slot would refuse the keys of the first batches. */
 static void a_loaded_table_has_space_for_new_keys(hotbed_backend backend) {
     hotbed_stream *stream = sample_stream(backend);
     sample from = {.rows = 5000, .capacity = 6000};

@@ -72,8 +72,8 @@ static void known_partitions(hotbed_backend backend) {
 }
 
 /* Long-tailed workloads: for many items, sums differ by less than a twentieth (a thirtieth at most
- * with 1,500 seeds), and by less than if items were assigned in turn.  Of each two items the larger comes first, so that assigning in turn
- * is never even by chance. */
+ * with 1,500 seeds), and by less than if items were assigned in turn.  Of each two items the larger comes
+ * first, so that assigning in turn is never even by chance. */
 static void sums_are_nearly_equal(hotbed_backend backend) {
     static const uint32_t sets[] = {2, 3, 4, 8, 33};
     for (int k = 0; k < 5; k++)

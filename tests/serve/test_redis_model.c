@@ -1,9 +1,9 @@
 /* tests/serve/test_redis_model.c - random histories of a trainer, its publishers, Redis and a reader: the reader
  * answers exactly the cut that it names, or refuses.
  *
- * In a history, Redis is killed and restarted, empty or from an older snapshot, is emptied, or runs out of memory; files are
- * lost or damaged on the way to it, or come again later; publishers die. HOTBED_TEST_HISTORIES sets the number of
- * histories (default 60). */
+ * In a history, Redis is killed and restarted, empty or from an older snapshot, is emptied, or runs out of
+ * memory; files are lost or damaged on the way to it, or come again later; publishers die.
+ * HOTBED_TEST_HISTORIES sets the number of histories (default 60). */
 #define _DEFAULT_SOURCE /* usleep() */
 #include "base/error.h"
 #include "hotbed/hotbed.h"

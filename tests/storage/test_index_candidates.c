@@ -1,7 +1,7 @@
 /* tests/storage/test_index_candidates.c - the candidate buckets of keys, and the keys that mark free slots.
  *
- * They are functions of the key and the table's shape (storage/index/index_layout_core.h), the same at every tile width, so
- * one lane is enough here.
+ * They are functions of the key and the table's shape (storage/index/index_layout_core.h), the same at every
+ * tile width, so one lane is enough here.
  */
 #include "storage/index/index_range.h"
 #include "tests/storage/index_claim.h"

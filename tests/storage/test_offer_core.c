@@ -1,4 +1,5 @@
-/* tests/storage/test_offer_core.c - storage/rows/offer_core.h: keys without a slot get one by moves, at every tile width.
+/* tests/storage/test_offer_core.c - storage/rows/offer_core.h: keys without a slot get one by moves, at every
+ * tile width.
  *
  * A table is filled until some keys find all candidates occupied, and then those are inserted. Every slot must then
  * have a key, and every key its row, score, time and probation as before.

@@ -1,7 +1,7 @@
 /* tests/storage/test_scaled_core.c - rows with scales (storage/step/row_core.h, update_core.h) at every tile width.
  *
- * Initial rows and steps of emulated tiles must have the bytes of a tile of one lane, which test_storage_scaled compares
- * with a model.
+ * Initial rows and steps of emulated tiles must have the bytes of a tile of one lane, which test_storage_scaled
+ * compares with a model.
  */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"

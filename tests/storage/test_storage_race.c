@@ -344,7 +344,8 @@ static void lists_of_keys_beside_prefetches_change_nothing(hotbed_backend backen
 /* --- eval beside training -------------------------------------------------------------------- */
 
 /* Each element of a row is the key plus ROUND for each step that trained it, so it shows to which key it belongs.
- * Atomic: `done` is 1 + the finished steps of a key, or 0 before the first; `begun` counts steps that may have begun. */
+ * Atomic: `done` is 1 + the finished steps of a key, or 0 before the first; `begun` counts steps that may have
+ * begun. */
 enum { WATCHED = 600, WATCHED_DIM = 12, ROUND = 1024, ASKED = 64 };
 
 typedef struct watch {

@@ -141,8 +141,9 @@ static void words_differ_between_rows_elements_and_steps(hotbed_backend backend)
     side_close(&d);
 }
 
-/* Adam's average of squared gradients with beta2 0.999 moves by a thousandth of the rest of its way: rounded to nearest,
- * it stops when that is less than half of the distance to its neighbour. Rounded at random, it follows f32's. */
+/* Adam's average of squared gradients with beta2 0.999 moves by a thousandth of the rest of its way: rounded to
+ * nearest, it stops when that is less than half of the distance to its neighbour. Rounded at random, it follows
+ * f32's. */
 static void averages_of_squares_stop_or_follow_f32(hotbed_backend backend) {
     enum { DIM = 16 };
     const uint32_t steps = hotbed_test_is_small() ? 400 : 2000;

@@ -1,4 +1,5 @@
-/* tests/storage/test_storage_rows_full.c - set_rows and offer_rows on full tables: which rows stay, go or find no slot. */
+/* tests/storage/test_storage_rows_full.c - set_rows and offer_rows on full tables: which rows stay, go or find
+ * no slot. */
 #include "storage/storage.h"
 #include "tests/storage/fixture.h"
 

@@ -1,8 +1,9 @@
 /* tests/storage/test_tier_external_core.c - passes of a cache over an external store, at every tile width.
  *
- * A model has the expected row, score, time and last change of each key; the store is an array, and its calls can fail.  Prefetch,
- * eval, calls on rows by key, and flush run pass by pass with tiles of 1, 2, 8 and 32 emulated lanes.  All memory
- * must be equal at all widths, and each row must equal the model's, in the upper tier and in the store.
+ * A model has the expected row, score, time and last change of each key; the store is an array, and its calls
+ * can fail.  Prefetch, eval, calls on rows by key, and flush run pass by pass with tiles of 1, 2, 8 and 32
+ * emulated lanes.  All memory must be equal at all widths, and each row must equal the model's, in the upper
+ * tier and in the store.
  */
 #define HOTBED_TILE_EMULATE
 #include "base/tile.h"

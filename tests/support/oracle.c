@@ -276,7 +276,8 @@ static uint8_t to_int8(uint32_t dim, const uint8_t *row, float value, const uint
     return !(steps > 0.0F) ? 0 : steps >= 255.0F ? 255 : (uint8_t)whole((double)steps, word);
 }
 
-/* Take the remainder out of a state's number, or round the number by the lowest byte of a random word and put one in. */
+/* Take the remainder out of a state's number, or round the number by the lowest byte of a random word and put
+ * one in. */
 static int8_t take_remainder(float *number) {
     const uint32_t bits = float_bits(*number);
     *number = bits_float(bits & ~255U);
@@ -1049,8 +1050,8 @@ static float decayed(const hotbed_optimizer *o, float direction, float w) {
     return o->weight_decay == 0.0F ? direction : direction + o->weight_decay * w;
 }
 
-/* Sum in the order of storage/step/optimizer_core.h: groups of four elements go to 32 sums in turn, which are then added
- * pairwise, 16, 8, 4, 2 and 1 apart. */
+/* Sum in the order of storage/step/optimizer_core.h: groups of four elements go to 32 sums in turn, which are
+ * then added pairwise, 16, 8, 4, 2 and 1 apart. */
 static float square_sum(const float *g, uint32_t dim) {
     float sums[32] = {0};
     for (uint32_t e = 0; e < dim; e++)

@@ -300,7 +300,7 @@ typedef struct hotbed_table_options {
     const hotbed_optimizer *optimizer;
     /* of the optimizer's states: F32 (0 is the same) or BF16. It applies to states that are as long as the
      * row, see hotbed_optimizer_state_dtype(). On CUDA, if one table of a storage has BF16 states, all its
-     * tables are updated by kernels that serve every optimizer, which may take longer */
+     * tables are updated by one kernel for Adam, or by one for all other optimizers, which may take longer */
     hotbed_dtype state_dtype;
 } hotbed_table_options;
 

@@ -48,9 +48,11 @@ static hotbed_status allocate(
         status = hotbed_memory_alloc(
             stream, HOTBED_MEMORY_PINNED, sizeof grown->segment, NULL, &grown->staging);
     if (status != HOTBED_OK)
-        return hotbed_fail_table(
-            status, table->name, "table %s: no memory to grow by %llu slots, %llu bytes of rows",
-            table->name, (unsigned long long)slots, (unsigned long long)bytes);
+        return hotbed_error_table(
+            HOTBED_FAIL_AFTER(
+                status, "table %s cannot grow by %llu slots, %llu bytes of rows: %s", table->name,
+                (unsigned long long)slots, (unsigned long long)bytes, hotbed_last_error()),
+            table->name);
     hotbed_memory_start_small(&grown->rows);
     hotbed_memory_start_small(&grown->index);
     hotbed_index_segment *segment = &grown->segment;

@@ -11,6 +11,11 @@
 #include "tests/storage/fixture.h"
 #include "tests/support/fault.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 enum { FIRST = 40, MOST = 1500, BATCH = 16, MAX_KEYS = 64, DEPTH_MOST = 8, KEYS = 1200 };
 
 static void growing(setup *s, uint32_t num_tables) {
@@ -330,6 +335,31 @@ static void a_growth_without_memory_leaves_the_table_unchanged(hotbed_backend ba
     test_ticket_forward(&outstanding);
     test_ticket_backward(&outstanding, &random);
     fixture_check(&r);
+    fixture_close(&r);
+}
+
+/* A segment in a file needs the directory again, with space. */
+static void a_growth_names_the_directory_of_its_file(hotbed_backend backend) {
+    setup s;
+    fixture r;
+    char directory[600];
+    if (backend != HOTBED_BACKEND_HOST)
+        return; /* lower tiers in files are the host's */
+    snprintf(directory, sizeof directory, "%s/rows", hotbed_test_directory());
+    CHECK_EQ(mkdir(directory, 0700), 0);
+    growing(&s, 1);
+    s.tables[0].upper_capacity = FIRST / 2;
+    s.options.mode = HOTBED_MODE_CACHE;
+    s.options.lower_memory = HOTBED_MEMORY_FILE;
+    s.options.lower_directory = directory;
+    fixture_open_bare(&r, backend, &s.options);
+    CHECK_EQ(rmdir(directory), 0);
+    CHECK_STATUS(hotbed_storage_grow(r.storage, 0, 8 * FIRST, r.stream), HOTBED_ERR_IO);
+    const hotbed_error_detail *detail = hotbed_last_error_detail();
+    CHECK_STRING(detail->path, directory);
+    CHECK_STRING(detail->table, s.names[0]);
+    CHECK_EQ(detail->os_error, ENOENT);
+    CHECK(strstr(hotbed_last_error(), directory) != NULL);
     fixture_close(&r);
 }
 
@@ -675,6 +705,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(a_recorded_step_uses_new_slots)},
     {TEST(a_growth_allocates_the_memory_of_its_segment)},
     {TEST(a_growth_without_memory_leaves_the_table_unchanged)},
+    {TEST(a_growth_names_the_directory_of_its_file)},
     {TEST(a_reservation_without_memory_holds_its_keys)},
     {TEST(polls_grow_tables_that_are_nearly_full)},
     {TEST(polls_end_at_max_capacity)},

@@ -729,5 +729,5 @@ hotbed_status hotbed_external_create_rocksdb(
     HOTBED_THEN(status, hotbed_external_create(options, &calls, s, out));
     if (status != HOTBED_OK)
         close_store(s);
-    return status;
+    return hotbed_error_path(status, path);
 }

@@ -182,6 +182,7 @@ static void a_database_has_one_owner_and_a_valid_path(hotbed_backend backend) {
     CHECK_OK(open_one(path, ROW, &x));
     CHECK_STATUS(open_one(path, ROW, &second), HOTBED_ERR_IO);
     CHECK(second == NULL && last_error_has("LOCK"));
+    CHECK_STRING(hotbed_last_error_detail()->path, path);
     hotbed_external_destroy(x);
     CHECK_OK(open_tables(path, 1, &one, &options, &x));
     hotbed_external_destroy(x);

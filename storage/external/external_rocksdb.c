@@ -228,6 +228,13 @@ static hotbed_status begin(store *s, bool writes, hotbed_external_call *call) {
     return HOTBED_OK;
 }
 
+/* End a write. A damaged database is not opened again: it has to fail. */
+static hotbed_status end_write(store *s, char *error, hotbed_external_call *call) {
+    const hotbed_status status = error == NULL ? HOTBED_OK : fail_rocksdb(call, error);
+    s->failed = status == HOTBED_ERR_IO;
+    return status;
+}
+
 /* Check that the database is one of Hotbed's. An empty database becomes one. */
 static hotbed_status check_header(store *s, hotbed_external_call *call) {
     char *error = NULL;
@@ -366,8 +373,7 @@ static hotbed_status write_batch(
     char *error = NULL;
     rocksdb_write(s->db, s->write_options, batch, &error);
     rocksdb_writebatch_destroy(batch);
-    s->failed = error != NULL;
-    return error == NULL ? HOTBED_OK : fail_rocksdb(call, error);
+    return end_write(s, error, call);
 }
 
 static hotbed_status open_tables(
@@ -643,8 +649,7 @@ static hotbed_status flush(void *self, hotbed_external_call *call) {
     char *error = NULL;
     HOTBED_TRY(begin(s, true, call));
     rocksdb_flush_wal(s->db, 1, &error);
-    s->failed = error != NULL;
-    return error == NULL ? HOTBED_OK : fail_rocksdb(call, error);
+    return end_write(s, error, call);
 }
 
 static hotbed_status layout(

@@ -462,9 +462,8 @@ class Increments:
     written since the save before; a key that was only looked up keeps its older score in the increment.  If more keys
     have left than the tables remember, the save is a full one, with a ``UserWarning``.
 
-    To load, pass the first of ``paths`` to
-    ``load()``, and the others as its ``increments``; or call ``load()`` of a new ``Increments``, whose next save is
-    then an increment.
+    To load, pass the first of ``paths`` to ``load()``, and the others as its ``increments``; or call ``load()`` of a
+    new ``Increments``, whose next save is then an increment.
 
     Before each increment, rank 0 checks that all checkpoints of ``paths`` still exist and are the saved ones.  If one
     does not, for example because ``hotbed-ckpt gc`` has removed it, the save is a full one, ``paths`` begins with it,

@@ -46,15 +46,15 @@ class Publisher:
     """Writes cuts of a model's tables to a directory.
 
     Args:
-        directory: created if it does not exist; no other publisher may use it.
+        directory: is created if it does not exist; no other publisher may use it.
         model: a module that contains collections of ``hotbed.torch``, or one of them.
-        encoding: "table", the dtype of the table; "f32", "f16", "bf16" or "int8".  A dict has one for each table by
-            its name; tables that it lacks have "table".
-        base_every: each n-th cut has all rows.
-        keep_bases: cuts with all rows that stay in the directory, with the cuts after them.
+        encoding: of the rows: "table" (the dtype of the table), "f32", "f16", "bf16" or "int8".  A dict has one for
+            each table by its name; tables that it lacks have "table".
+        base_every: every so many cuts, one is a base, which has all rows.
+        keep_bases: how many bases stay in the directory, with the cuts after them.
         comm: with several ranks, a communicator of the same ranks that nothing else uses, on the CPU:
             ``Comm.from_group()``.
-        filters: of tables by name: what cuts leave out of their changes.  A row that is left out is compared again for
+        filters: by table name: which changed rows a cut has.  A row that is left out is compared again for
             the next cut.  A table with a filter is read as a whole for each cut.
         states: rows have the states of the optimizer, too, so that :meth:`Reader.fill` can write to a second trainer.
         redis: the rows of this rank go to this server, too, cut by cut.
@@ -210,11 +210,11 @@ class Redis:
     """Where a Redis server is, for :class:`Publisher`, :class:`RedisReader` and :func:`use`.
 
     Attributes:
-        path: of its Unix socket, or
-        host: a name or an address; of a cluster any node.
+        path: its Unix socket; or pass ``host``.
+        host: its name or address; any node of a cluster.
         port: of ``host``; 0: 6379.
         prefix: of all keys; in a cluster with a hash tag, as ``"{model}"``.
-        timeout_ms: for a connection, and for each answer; 0: 10000.
+        timeout_ms: for a connection, and for each answer, in milliseconds; 0: 10000.
         cache_rows: rows that a reader remembers until the next cut; 0: 65536.
         user: of Redis 6 or later, with ``password``; None: "default".
         password: None: none.  It is not in the ``repr``.
@@ -382,8 +382,8 @@ class Reader(_Rows):
     """Looks up rows in a published directory, and follows the publisher.  Any number of threads may use one.
 
     Args:
-        directory: of a publisher.
-        follow_ms: how often a thread looks for new cuts; 0: only :meth:`poll` does.
+        directory: to which a publisher writes.
+        follow_ms: a thread looks for new cuts every so many milliseconds; 0: only :meth:`poll` does.
 
     Raises:
         StateError: the directory has no whole cut yet.
@@ -557,7 +557,7 @@ def _open(place: Union[Path, Redis]) -> Union[Reader, RedisReader]:
 
 
 def use(place: Union[Path, Redis, None]) -> None:
-    """Set the directory or the Redis server of this process's exported programs, and open it; None: none.
+    """Open the directory or the Redis server from which this process's exported programs look up rows; None: none.
 
     Processes that are forked later open it again when they first look something up.
 

@@ -26,7 +26,7 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class ChangeFilter:
-    """Which changed rows of a table a receiver gets: rows that are within all limits.  0 does not restrict.
+    """Which changed rows of a table a receiver gets: rows that are within all limits.  A limit of 0 is none.
 
     Keys that left are always sent, and if all rows are sent, no row is left out.  The limits are of each rank.
 
@@ -34,8 +34,8 @@ class ChangeFilter:
         min_score: of the key; with ``Score.LFU``, how often batches had it.
         min_occurrences: how often batches had the key since the receiver got its row, or since the key came to the
             table; for ``Score.LFU`` and ``Score.TIMESTAMP_LFU``.
-        most_rows: at most so many rows, those with the highest scores.
-        min_change: Euclidean norm of the change from the row that the receiver has.
+        most_rows: at most this number of rows, those with the highest scores.
+        min_change: L2 norm of the difference from the row that the receiver has.
     """
 
     min_score: int = 0
@@ -62,7 +62,7 @@ Receiver = Callable[[str, torch.Tensor], Tuple[Optional[torch.Tensor], Optional[
 
 @dataclasses.dataclass
 class TableChanges:
-    """Of one table, on this rank.
+    """The changes of one table, on this rank.
 
     Attributes:
         keys: ``[n]`` int64, ascending: keys whose rows were changed.

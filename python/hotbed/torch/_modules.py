@@ -424,22 +424,22 @@ class _Collection(Freezable):
         min_norm: float = 0.0,
         slots: int = 0,
     ) -> None:
-        """Remove the keys of a hash table to which one of the conditions applies; a condition that is 0 is none.
+        """Remove the keys of a hash table to which one of the conditions applies; 0 turns a condition off.
 
         Keys of forwards that wait for their backward stay.  ``stats(table)["expired"]`` counts the removed keys.  Does
         not wait for the device.  On several ranks each call removes keys of its own rank.
 
         Args:
             table: name of the table.
-            unseen_steps: of a table with ``Score.STEP``: the last so many training forwards lacked the key.
-            unseen_seconds: of a table with ``Score.TIMESTAMP``: no training forward had the key in so many seconds
+            unseen_steps: for ``Score.STEP``: remove keys that none of the last ``unseen_steps`` training forwards had.
+            unseen_seconds: for ``Score.TIMESTAMP``: remove keys that no training forward had in the ``unseen_seconds``
                 before the last one.
-            min_score: the key's score is below it, for example its count in a table with ``Score.LFU``.
-            min_norm: the L2 norm of its row is below it.
-            slots: look at so many slots, going on where the last call has ended; 0: at all.
+            min_score: remove keys with a lower score, for example with a lower count for ``Score.LFU``.
+            min_norm: remove keys whose rows have a lower L2 norm.
+            slots: how many slots to look at, beginning where the last call ended; 0: all.
 
         Raises:
-            ArgumentError: a static table; a table without such a clock; no condition.
+            ArgumentError: a static table; a condition on another score than the table's; no condition.
         """
         storage, number = self._find(table)
         score = storage.tables[number].score
@@ -558,7 +558,7 @@ class _Collection(Freezable):
 
     @property
     def storages(self) -> List[Storage]:
-        """The C storages, one for each pooling and optimizer (and rule of several ranks)."""
+        """The C storages, one for each pooling and optimizer and, on several ranks, for each routing rule."""
         return self._storages
 
     @property

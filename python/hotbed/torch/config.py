@@ -470,7 +470,8 @@ class ShardedOptions:
         routes: routing rules by table name, for tables that do not use the default rule.
         exchanges: for an EmbeddingBagCollection: what ranks send each other, for all tables or by table name.
         pooling_factors: keys of a bag, on average, by feature name, for ``PooledExchange.AUTO``: TorchRec's planner has
-            the same number in its constraints.  Of other features: what ``max_keys`` and ``max_batch_size`` tell, or 1.
+            the same number in its constraints.  For other features: what follows from ``max_keys`` and
+            ``max_batch_size``, or 1.
         forward_precision: dtype of the rows or sums that ranks send each other: ``torch.float32``, ``float16``,
             ``bfloat16``, ``float8_e4m3fn`` or ``int8``, or the field of TorchRec's ``QCommsConfig`` with that name, a
             ``CommType``.  None: ``output_dtype``, float32 for sums, and the type of their table for rows of bags.

@@ -15,6 +15,9 @@ def _lengths_of(offsets: torch.Tensor) -> torch.Tensor:
 
 
 def _offsets_of(lengths: torch.Tensor) -> torch.Tensor:
+    kind = lengths.dtype
+    if kind not in (torch.int64, torch.int32):
+        raise ArgumentError(f"lengths: dtype {kind} is not torch.int64 or torch.int32", "lengths", kind)
     return torch.cat([lengths.new_zeros(1), torch.cumsum(lengths, 0)])
 
 

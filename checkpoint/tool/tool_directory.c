@@ -468,13 +468,14 @@ hotbed_status tool_read_checkpoints(const char *path, tool_entry **out, size_t *
 
 /* Names of files in a directory. */
 typedef struct place {
-    bool manifest, cuts;
+    bool manifest, published;
 } place;
 
 static void see_name(void *context, const char *name) {
     place *p = context;
     p->manifest = p->manifest || strcmp(name, HOTBED_MANIFEST_NAME) == 0;
-    p->cuts = p->cuts || strncmp(name, "cut-", 4) == 0;
+    p->published = p->published || strncmp(name, "cut-", 4) == 0 ||
+                   strcmp(name, "lock") == 0; /* before the first cut */
 }
 
 bool tool_is_published(const char *path) {
@@ -483,7 +484,7 @@ bool tool_is_published(const char *path) {
     if (hotbed_io_open(&hotbed_io_system, NULL, path, HOTBED_IO_DIRECTORY, &directory) == HOTBED_OK)
         (void)hotbed_io_system.list(hotbed_io_system.self, directory.handle, see_name, &p);
     hotbed_io_drop(&directory);
-    return p.cuts && !p.manifest;
+    return p.published && !p.manifest;
 }
 
 void tool_note_empty(const char *path, const tool_entry *entries, size_t n) {

@@ -863,6 +863,11 @@ def check_verify_published(out):
     os.rename(out + ".rows", first)
     flip(rows, os.path.getsize(rows) // 2)
     check("good" in tool("verify", out), "restored")
+    early = out + ".early"  # a publisher has made it, and published nothing
+    os.mkdir(early)
+    open(os.path.join(early, "lock"), "w").close()
+    check("has no whole cut" in tool("verify", early, status=1), "verify before the first cut")
+    shutil.rmtree(early)
 
 
 def check_published_places(root):

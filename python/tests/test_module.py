@@ -1063,6 +1063,8 @@ def test_weights_are_checked():
         ({"weight_init_min": 0.5, "weight_init_max": 0.1}, r"weight_init_min 0\.5 is not at most weight_init_max 0\.1"),
         ({"weight_init_min": 0.5}, r"weight_init_min 0\.5 is not at most weight_init_max 0\.158"),
         ({"weight_init_max": float("nan")}, "weight_init_max nan"),
+        ({"weight_init_min": "a"}, "table 'a': weight_init_min 'a' is not a number"),
+        ({"init_fn": 0.5}, r"table 'a': init_fn 0\.5 is not a function"),
         ({"evict": ht.Evict.LOWEST}, "evict .* is for hash tables: set use_virtual_table"),
         ({"score": ht.Score.LFU}, "score .* is for hash tables"),
         ({"max_embeddings": 2 * ROWS}, "max_embeddings .* is for hash tables"),
@@ -1117,13 +1119,29 @@ def test_bad_options_are_errors():
         ),
         ({"output_dtype": torch.int64}, "int64"),
         ({"max_in_flight": 0}, "max_in_flight 0"),
+        ({"max_in_flight": 1.5}, r"max_in_flight 1\.5 is not in"),
         ({"check": "maybe"}, "maybe"),
+        ({"check": ["error"]}, r"check \['error'\] is not one of"),
+        ({"nonfinite": ["skip"]}, r"nonfinite \['skip'\] is not one of"),
+        ({"output_dtype": [torch.float32]}, r"output_dtype \[torch\.float32\] is not float32"),
+        ({"options": ["hbm_bytes"]}, r"options \['hbm_bytes'\] is not a dict of fields"),
+        ({"options": {3: 1}}, r"options \{3: 1\} is not a dict of fields"),
+        ({"options": {"seed": 3}}, "options 'seed' is a field that the collection's other arguments set"),
+        ({"options": {"optimizer": None}}, "options 'optimizer' is a field"),
+        ({"optimizer": ht.SGD(lr=None)}, r"SGD\(lr=None.* the learning rate is None"),
         ({"optimizer": ht.SGD(lr=float("nan"))}, "learning_rate"),
     ):
         with pytest.raises(hotbed.ArgumentError, match=text):
             collection(**options)
     with pytest.raises(hotbed.ArgumentError, match="at least one"):
         ht.EmbeddingBagCollection([])
+    for made, kind in (
+        (ht.EmbeddingBagCollection, ht.EmbeddingBagConfig),
+        (ht.EmbeddingCollection, ht.EmbeddingConfig),
+    ):
+        for tables in (None, kind(5, 4, "t", feature_names=["f"])):
+            with pytest.raises(hotbed.ArgumentError, match=r"tables .* is not a list of configs"):
+                made(tables)
     with pytest.raises(hotbed.ArgumentError, match="is no EmbeddingBagConfig: it has no pooling"):
         ht.EmbeddingBagCollection([ht.EmbeddingConfig(5, 4, "t", feature_names=["f"])])
     with pytest.raises(hotbed.ArgumentError, match="'t' is no EmbeddingConfig: it has no name"):

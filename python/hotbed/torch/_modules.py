@@ -105,7 +105,7 @@ class _Collection(Freezable):
         nonfinite: str,
     ) -> None:
         super().__init__()
-        if nonfinite not in _NONFINITE:
+        if nonfinite not in [*_NONFINITE]:  # which needs no hash
             raise wrong("nonfinite", nonfinite, f"is not one of {sorted(_NONFINITE)}")
         self._process = os.getpid()
         self._comm = comm
@@ -124,11 +124,13 @@ class _Collection(Freezable):
                 "DistributedDataParallel does not synchronize; pass comm= and sharded= to share the tables",
                 stacklevel=3,
             )
+        if not isinstance(options, (Mapping, type(None))) or not all(isinstance(name, str) for name in options or ()):
+            raise wrong("options", options, "is not a dict of fields of hotbed_storage_options")
         more = {"nonfinite": _NONFINITE[nonfinite], **(options or {})}
         with contextlib.nullcontext() if comm is None else comm.calls(0):
             self._pooled = pooled
             self._is_weighted = is_weighted
-            self._configs = list(tables)  # once, since it may be a generator
+            self._configs = _config.listed(tables)
             self.device = _device(device)
             if self.device.type == "cuda" and self.device.index is None:
                 self.device = torch.device("cuda", torch.cuda.current_device())
@@ -920,7 +922,7 @@ class EmbeddingCollection(_Collection):
         sharded: Optional[_config.ShardedOptions] = None,
         nonfinite: str = "skip",
     ) -> None:
-        tables = list(tables)
+        tables = _config.listed(tables)
         dims = sorted({_config.read(t, False).dim for t in tables})
         if len(dims) > 1:
             raise ArgumentError(

@@ -151,10 +151,12 @@ def _fill_optimizer(to: Any, optimizer: Optional[Optimizer]) -> None:
         _fill_fields(to, optimizer)
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"optimizer {optimizer!r}: {error}", parameter="optimizer", value=optimizer) from None
+    if optimizer.lr is None:
+        raise ArgumentError(f"optimizer {optimizer!r}: the learning rate is None", "lr")
     if optimizer.lr < 0:
         raise ArgumentError(f"optimizer {optimizer!r}: the learning rate is negative", "lr", optimizer.lr)
     for name in ("weight_decay", "l2_decay"):
-        if (value := getattr(optimizer, name, 0)) < 0:
+        if (value := getattr(optimizer, name, 0) or 0) < 0:
             raise ArgumentError(f"optimizer {optimizer!r}: {name} is negative", parameter=name, value=value)
 
 
@@ -365,11 +367,11 @@ class Storage:
         options: Mapping[str, Any],
         check_keys: str,
     ) -> None:
-        if not 1 <= max_in_flight <= _SLOTS_MOST:
+        if not hasattr(max_in_flight, "__index__") or not 1 <= max_in_flight <= _SLOTS_MOST:
             raise wrong("max_in_flight", max_in_flight, f"is not in [1, {_SLOTS_MOST}]", _SLOTS_MOST)
-        if output_dtype not in _DTYPES:
+        if output_dtype not in [*_DTYPES]:  # which needs no hash
             raise wrong("output_dtype", output_dtype, "is not float32, float16 or bfloat16")
-        if check_keys not in _CHECKS:
+        if check_keys not in [*_CHECKS]:
             raise wrong("check", check_keys, f"is not one of {sorted(_CHECKS)}")
         self.tables = list(tables)
         self.pooling = pooling
@@ -443,18 +445,20 @@ class Storage:
                 setattr(o, field, value)
         of_features = ffi.new("uint32_t[]", [t for t, _ in self.features])
         keep += [tables, of_features]
-        options = new(
-            "storage_options",
-            num_tables=len(self.tables),
-            tables=tables,
-            num_features=len(self.features),
-            feature_tables=of_features,
-            pooling=_POOLING[self.pooling],
-            output_dtype=_DTYPES[self.output_dtype],
-            seed=seed,
-            check=_CHECKS[check_keys],
-            **extra,
-        )
+        own = {
+            "num_tables": len(self.tables),
+            "tables": tables,
+            "num_features": len(self.features),
+            "feature_tables": of_features,
+            "pooling": _POOLING[self.pooling],
+            "output_dtype": _DTYPES[self.output_dtype],
+            "seed": seed,
+            "check": _CHECKS[check_keys],
+        }
+        for name in extra:
+            if name in own or name in ("size", "optimizer"):
+                raise wrong("options", name, "is a field that the collection's other arguments set")
+        options = new("storage_options", **own, **extra)
         _fill_optimizer(options.optimizer, self.optimizer)
         self._complete(options)
         return options

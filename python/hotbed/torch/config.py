@@ -10,7 +10,7 @@ import enum
 import functools
 import math
 import numbers
-from typing import Any, Callable, ClassVar, List, Mapping, Optional, TypeVar, Union
+from typing import Any, Callable, ClassVar, Iterable, List, Mapping, Optional, TypeVar, Union
 
 import torch
 
@@ -375,6 +375,17 @@ Optimizer = Union[
 Optimizers = Union[Optimizer, Mapping[str, Optimizer], None]
 
 
+def listed(tables: Any) -> List[Any]:
+    """Return the configs of a collection; they may come from a generator, once.
+
+    Raises:
+        ArgumentError: one config, or no configs.
+    """
+    if not isinstance(tables, Iterable):
+        raise wrong("tables", tables, "is not a list of configs")
+    return list(tables)
+
+
 def by_table(given: Optimizers, names: List[str]) -> List[Optional[Optimizer]]:
     """Return the optimizer of each table.
 
@@ -601,6 +612,14 @@ def _whole(name: str, config: Any, field: str, default: Any = None) -> int:
     return int(value)
 
 
+def _bound(name: str, config: Any, field: str, default: float) -> float:
+    value = getattr(config, field)
+    try:
+        return default if value is None else float(value)
+    except (TypeError, ValueError):
+        raise wrong(field, value, "is not a number", table=name) from None
+
+
 def _member(name: str, config: Any, field: str, default: _Member) -> _Member:
     """Return a field of a config as a member of ``default``'s enumeration.
 
@@ -693,8 +712,10 @@ def read(config: Any, pooled: bool) -> Table:
     _check_growth(name, config, is_hash, rows, most)
     init_fn = config.init_fn
     bound = math.sqrt(1 / rows)
-    upper = bound if config.weight_init_max is None else float(config.weight_init_max)
-    lower = -bound if config.weight_init_min is None else float(config.weight_init_min)
+    upper = _bound(name, config, "weight_init_max", bound)
+    lower = _bound(name, config, "weight_init_min", -bound)
+    if not callable(init_fn) and init_fn is not None:
+        raise wrong("init_fn", init_fn, "is not a function", table=name)
     if _is_uniform(init_fn):
         lower, upper, init_fn = float(init_fn.keywords.get("a", 0)), float(init_fn.keywords.get("b", 1)), None
         if not lower <= upper:

@@ -622,6 +622,27 @@ def test_state_dicts_are_loaded_again(hashed):
     assert torch.equal(first.rows("a", keys), second.rows("a", keys))
 
 
+@pytest.mark.parametrize("optimizer", [ht.SGD(), ht.Adam(), None])
+@pytest.mark.parametrize("tracked", [False, True])
+@pytest.mark.parametrize("options", [{}, {"hbm_bytes": 256}], ids=["one tier", "two tiers"])
+def test_a_collection_loads_its_own_state_dict(optimizer, tracked, options):
+    """Its tensors may have the memory of the tables."""
+    tables = [
+        ht.EmbeddingBagConfig(ROWS, DIM, "a", feature_names=["f"], track_changes=tracked),
+        ht.EmbeddingBagConfig(ROWS, DIM, "b", feature_names=["g"], track_changes=tracked, use_virtual_table=True),
+    ]
+    ebc = ht.EmbeddingBagCollection(tables, optimizer=optimizer, options=options)
+    rows = {name: torch.rand(ROWS, DIM) for name in "ab"}
+    for name in "ab":
+        ebc.set_rows(name, torch.arange(ROWS), rows[name])
+    start = ebc.changes().position if tracked else None
+    ebc.load_state_dict(ebc.state_dict())
+    assert all(torch.equal(ebc.rows(name, torch.arange(ROWS)), rows[name]) for name in "ab")
+    if tracked:
+        found = ebc.changes(start).tables["a"]
+        assert torch.equal(found.keys, torch.arange(ROWS)) and torch.equal(found.rows, rows["a"])
+
+
 def test_a_weight_is_the_memory_that_trains():
     ebc = collection(optimizer=ht.SGD(lr=1.0))
     weight = ebc.state_dict()["embedding_bags.a.weight"]

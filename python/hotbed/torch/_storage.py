@@ -1144,6 +1144,9 @@ class Storage:
             with torch.no_grad():
                 view.copy_(stored_of(self.tables[table], given["weight"]).reshape(view.shape))
             return
+        if not self.tables[table].is_hash:  # all rows are given, perhaps in the table's own memory
+            self.set_rows(table, keys, given)
+            return
         self.check_distinct(table, keys)
         names = self.state_names()
         kept, states = torch.empty(0, dtype=torch.int64), {}

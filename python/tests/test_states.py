@@ -272,7 +272,66 @@ def load_distributed(folder, rank, world):
     assert by_key_distributed(model) == torch.load(f"{folder}/by_key")
 
 
-ROLES = {f.__name__: f for f in (save, load, save_distributed, load_distributed)}
+def dealt(comm, route):
+    """A collection of static tables whose numbers of rows are multiples of the ranks' or not."""
+    tables = [ht.EmbeddingBagConfig(n, DIM, f"t{n}", feature_names=[f"f{n}"]) for n in (12, 41)]
+    tables.append(ht.EmbeddingBagConfig(7, DIM, "kept", feature_names=["g"], track_changes=True))
+    sharded = ht.ShardedOptions(routes={table.name: route for table in tables})
+    return ht.EmbeddingBagCollection(tables, optimizer=ht.Adagrad(lr=0.1), comm=comm, sharded=sharded, seed=comm.size)
+
+
+def rows_of_keys(made):
+    """The rows and states of all ranks by table, in the order of the keys."""
+    found = {}
+    for storage in made.storages:
+        for number, table in enumerate(storage.tables):
+            parts = storage.rows(number, torch.arange(table.rows), ["weight", *storage.state_names()])
+            for part in parts.values():
+                dist.all_reduce(part)  # a rank has zeros for keys of others
+            found[table.name] = parts
+    return found
+
+
+def check_dealt(made, wanted):
+    check_equal(rows_of_keys(made), wanted)
+    states = ht.full_state_dict(made.fused_optimizer)["state"]
+    for name, weight in ht.full_state_dict(made).items():
+        table = name.split(".")[1]
+        check_equal({"weight": weight, **states[table]}, wanted[table])
+
+
+def save_dealt(folder, rank, world):
+    made = dealt(hotbed.Comm.from_group(), ht.Route.ROUND_ROBIN)
+    keys = torch.randint(0, 7, (3 * SAMPLES,))
+    out = made(ht.KeyedJaggedTensor(["f12", "f41", "g"], keys, lengths=torch.ones_like(keys)))
+    out.values().square().sum().backward()
+    wanted = rows_of_keys(made)
+    check_dealt(made, wanted)
+    dcp.save({"model": made.state_dict(), "opt": made.fused_optimizer.state_dict()}, checkpoint_id=f"{folder}/dealt")
+    if rank == 0:
+        torch.save(wanted, f"{folder}/wanted")
+        torch.save((ht.full_state_dict(made, 0), ht.full_state_dict(made.fused_optimizer, 0)), f"{folder}/whole")
+    else:
+        ht.full_state_dict(made, 0), ht.full_state_dict(made.fused_optimizer, 0)
+
+
+def load_dealt(folder, rank, world):
+    comm, wanted = hotbed.Comm.from_group(), torch.load(f"{folder}/wanted")
+    for route in (ht.Route.ROUND_ROBIN, ht.Route.CONTINUOUS):
+        made = dealt(comm, route)
+        states = {"model": made.state_dict(), "opt": made.fused_optimizer.state_dict()}
+        dcp.load(states, checkpoint_id=f"{folder}/dealt")
+        made.load_state_dict(states["model"])
+        made.fused_optimizer.load_state_dict(states["opt"])
+        check_dealt(made, wanted)
+        made = dealt(comm, route)
+        rows, states = torch.load(f"{folder}/whole")
+        made.load_state_dict(rows)
+        made.fused_optimizer.load_state_dict(states)
+        check_dealt(made, wanted)
+
+
+ROLES = {f.__name__: f for f in (save, load, save_distributed, load_distributed, save_dealt, load_dealt)}
 
 
 def main(role, folder, rank, world):
@@ -293,6 +352,11 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
     run_ranks(folder, 2, main, "save", folder)
     return folder
+
+
+def test_rows_that_ranks_are_dealt_in_turn_have_the_order_of_the_keys(tmp_path):
+    run_ranks(tmp_path, 2, main, "save_dealt", tmp_path)
+    run_ranks(tmp_path, 3, main, "load_dealt", tmp_path)
 
 
 def test_two_ranks_save_by_dcp_and_three_load(saved):

@@ -733,14 +733,17 @@ class ShardedStorage(Storage):
             return super().keys(table)
         return self.global_keys(table, torch.arange(self.num_rows(table), device="cpu"))
 
+    def is_dealt(self, table: int) -> bool:
+        """Whether the rows of a static table belong to the ranks in turn, and not in blocks."""
+        return not self.tables[table].is_hash and int(self._routes[table].kind) == Route.ROUND_ROBIN.value
+
     def global_keys(self, table: int, keys: torch.Tensor) -> torch.Tensor:
         """Return the keys, on the CPU, that the lookup stores as these."""
-        route = self._routes[table]
         if self.tables[table].is_hash:
             return keys
-        if route.kind == Route.ROUND_ROBIN.value:
+        if self.is_dealt(table):
             return keys * self.comm.size + self.comm.rank
-        return keys + self.comm.rank * int(route.block)
+        return keys + self.comm.rank * int(self._routes[table].block)
 
     def owners(self, table: int, keys: torch.Tensor) -> torch.Tensor:
         """Return the ranks to which keys belong, ``[n]`` int32 on the CPU."""
@@ -763,7 +766,7 @@ class ShardedStorage(Storage):
         """Return the keys as the lookup stores them."""
         if self.tables[table].is_hash:
             return keys
-        if self._routes[table].kind == Route.ROUND_ROBIN.value:
+        if self.is_dealt(table):
             return torch.div(keys, self.comm.size, rounding_mode="floor")
         return keys % int(self._routes[table].block)
 

@@ -1,8 +1,9 @@
 """State dicts: the tensors that hold a table's rows, on one rank or on several.
 
 On several ranks that are the ranks of a process group, a state dict has a ``DTensor`` for each tensor.  ``DTensor``
-gives each rank a chunk of equal size, as the route of static tables does.  The rows of a hash table belong to other
-ranks, so they travel: to the ranks of their chunks when a state dict is made, and to their owners when one is loaded.
+gives each rank a chunk of equal size, as the route of static tables in blocks does.  The rows of hash tables, and of
+static tables that are dealt in turn, belong to other ranks, so they travel: to the ranks of their chunks when a state
+dict is made, and to their owners when one is loaded.
 """
 
 from __future__ import annotations
@@ -210,9 +211,11 @@ def _spread(
         counts = [struct.unpack("Q", word)[0] for word in words]
         rows, first = sum(counts), sum(counts[: comm.rank])
         places = (torch.arange(keys.shape[0], device="cpu") + first) // _chunk(rows, comm.size)
-    if table.is_hash or mesh is None:
+    elif storage.is_dealt(number) and mesh is not None:
+        places = torch.div(keys, _chunk(rows, comm.size), rounding_mode="floor")
+    if places is not None or mesh is None:
         parts = _exchange(storage, places, parts)
-    if mesh is None:  # in the order that one rank has
+    if mesh is None or storage.is_dealt(number):  # in the order that one rank has
         order = torch.argsort(parts["keys"])
         parts = {name: part[order] for name, part in parts.items()}
         parts["keys"] = parts["keys"].cpu()
@@ -252,7 +255,7 @@ def own_rows(
             error = raised
     if isinstance(storage, ShardedStorage) and storage.comm.size > 1:
         _agree(storage, number, name, _BAD if error is not None else kind, keys, len(parts), error)
-        if kind == _SHARDED and storage.tables[number].is_hash:
+        if kind == _SHARDED and (storage.tables[number].is_hash or storage.is_dealt(number)):
             found = _exchange(storage, storage.owners(number, keys), {**parts, "keys": keys})
             keys, parts = found.pop("keys"), found
     if error is not None:

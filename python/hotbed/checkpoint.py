@@ -762,6 +762,7 @@ def _load(path: Path, model: _Model, optimizer: Any, increments: Sequence[Path],
         warnings.warn(f"{chain[0]}: {warning}", stacklevel=3)
     found = tuple(_loaded(array[i]) for i in range(report.num_tables))
     _take_rates(model, [array[i] for i in range(report.num_tables)])
+    _init_rest(model, found)
     for table in found:
         if table.loaded < table.saved:
             warnings.warn(f"{chain[0]}: table {table.name!r}: {_why(table)}", stacklevel=3)
@@ -780,6 +781,22 @@ def _warning(storage: Any) -> str:
         storage.check(lib.hotbed_storage_warning(pointer, said, len(said), ffi.NULL))
         found.append(text(said))
     return "; ".join(filter(None, found))
+
+
+def _init_rest(model: _Model, tables: Iterable[LoadedTable]) -> None:
+    """Give rows of static tables that the checkpoint does not have the values of ``init_fn``, as in a new table."""
+    from hotbed.torch._storage import values_of
+
+    saved = {table.name: table.saved for table in tables if table.taken == "yes"}
+    for storage in model.storages:
+        for number, table in enumerate(storage.tables):
+            keys = storage.keys(number) if table.init_fn is not None and table.name in saved else None
+            if keys is None or not bool((keys >= saved[table.name]).any()):
+                continue
+            values = values_of(table, storage.view(number)).clone()
+            table.init_fn(values)
+            rest = keys >= saved[table.name]
+            storage.set_rows(number, keys[rest], {"weight": values[rest.to(values.device)]})
 
 
 def _take_rates(model: _Model, tables: Iterable[Any]) -> None:

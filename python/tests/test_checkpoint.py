@@ -1,6 +1,7 @@
 """Checkpoints: saved, loaded, increments, and read with h5py alone."""
 
 import concurrent.futures
+import functools
 import shutil
 import threading
 import warnings
@@ -110,6 +111,24 @@ def test_another_seed_is_reported(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         checkpoint.load(tmp_path / "c", collection(1))
+
+
+def test_rows_that_a_checkpoint_lacks_get_the_values_of_init_fn(tmp_path):
+    def table(rows):
+        fill = functools.partial(torch.nn.init.constant_, val=7.0)
+        config = ht.EmbeddingConfig(rows, 4, "t", feature_names=["f"], init_fn=fill, track_changes=True)
+        return ht.EmbeddingCollection([config], optimizer=ht.SGD(lr=0.1))
+
+    first, larger, saved = table(10), table(20), checkpoint.Increments(touched=True)
+    first.set_rows("t", torch.arange(10), torch.ones(10, 4))
+    checkpoint.save(tmp_path / "c", first)
+    saved.load([tmp_path / "c"], larger)
+    expected = torch.cat([torch.ones(10, 4), torch.full((10, 4), 7.0)])
+    assert torch.equal(larger.weight("t"), expected)
+    saved.save(tmp_path / "next", larger)
+    resumed = table(20)
+    checkpoint.load(saved.paths[0], resumed, saved.paths[1:])
+    assert torch.equal(resumed.weight("t"), expected)
 
 
 def test_rows_that_do_not_fit_are_reported(tmp_path):

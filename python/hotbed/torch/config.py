@@ -83,8 +83,9 @@ class EmbeddingConfig:
         feature_names: features that read the table.
         weight_init_max: upper bound of the uniform initializer; ``sqrt(1 / num_embeddings)`` unless set.
         weight_init_min: lower bound; ``-sqrt(1 / num_embeddings)`` unless set.
-        init_fn: called once with the ``[num_embeddings, embedding_dim]`` weight instead of the uniform initializer;
-            not for hash tables, whose rows are created when a key is first trained.  A ``functools.partial`` of
+        init_fn: called with the ``[num_embeddings, embedding_dim]`` weight instead of the uniform initializer, and
+            again for the rows that a loaded checkpoint does not have; not for hash tables, whose rows are created when
+            a key is first trained.  A ``functools.partial`` of
             ``torch.nn.init.uniform_`` with ``a`` and ``b`` alone, for any table, gives the uniform initializer's bounds
             in place of the two fields above.
         use_virtual_table: make it a hash table: any 64-bit key; rows are created when a key is first trained.

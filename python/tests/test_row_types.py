@@ -1,5 +1,7 @@
 """Tables of every row type from Python: training, rows by key, state dicts, checkpoints."""
 
+import io
+
 import pytest
 import torch
 from test_sharded import on_threads, well
@@ -276,3 +278,26 @@ def test_torchrecs_names_are_types():
         config.data_type = torchrec.types.DataType[name]
         made = ht.EmbeddingBagCollection([config])
         assert made.rows("t", torch.arange(2)).shape == (2, DIM) and made._tables[0].dtype is dtype
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_bytes_of_another_type_are_refused(hashed):
+    """Rows of 16 elements have as many bytes in both types."""
+
+    def made(dtype, seed):
+        table = ht.EmbeddingBagConfig(40, 16, "t", dtype, feature_names=["f"], use_virtual_table=hashed)
+        return torch.nn.Sequential(ht.EmbeddingBagCollection([table], seed=seed))
+
+    keys = torch.arange(20)
+    source, other, same = made(torch.int8, 1), made(torch.float8_e4m3fn, 2), made(torch.int8, 3)
+    for model in (source, other):
+        model[0].set_rows("t", keys, torch.rand(20, 16))
+    before, file = other[0].rows("t", keys), io.BytesIO()
+    torch.save(source.state_dict(), file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    with pytest.raises(RuntimeError, match=r"the bytes of rows of torch\.int8, but the table has torch\.float8_e4m3fn"):
+        other.load_state_dict(state)
+    assert torch.equal(other[0].rows("t", keys), before)
+    same.load_state_dict(state)
+    assert torch.equal(same[0].rows("t", keys), source[0].rows("t", keys))

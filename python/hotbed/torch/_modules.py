@@ -29,6 +29,7 @@ from hotbed.torch._storage import (
     identity,
     indices,
     stack_level,
+    stored,
     stored_of,
     values_of,
     versions,
@@ -581,6 +582,9 @@ class _Collection(Freezable):
 
     def _save_to_state_dict(self, destination: Dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        types = {table.name: str(table.dtype) for table in self._tables if stored(table)[0] is torch.uint8}
+        if types and not self._apart and hasattr(destination, "_metadata"):  # bytes alone do not tell
+            destination._metadata.setdefault(prefix[:-1], {})["row_types"] = types
         for table in () if self._apart else self._tables:
             name = f"{prefix}{self._state_name}.{table.name}.weight"
             parts = parts_of(*self._place[table.name], ["weight", "scores"] if table.is_hash else ["weight"])
@@ -605,13 +609,19 @@ class _Collection(Freezable):
             unexpected_keys += others
             return
         with contextlib.nullcontext() if self._comm is None else self._comm.calls(0):
-            used = self._load_tables(state_dict, prefix, missing_keys, error_msgs)
+            types = (local_metadata or {}).get("row_types", {})
+            used = self._load_tables(state_dict, prefix, types, missing_keys, error_msgs)
         unexpected_keys += [k for k in others if k not in used]
 
     def _load_tables(
-        self, state_dict: Mapping[str, Any], prefix: str, missing_keys: List[str], error_msgs: List[str]
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        types: Mapping[str, str],
+        missing_keys: List[str],
+        error_msgs: List[str],
     ) -> Set[str]:
-        """Load the rows, and return the names of their entries."""
+        """Load the rows, of ``types`` by table where they are bytes, and return the names of their entries."""
         used: Set[str] = set()
         for table in self._tables:
             storage, number = self._place[table.name]
@@ -631,6 +641,17 @@ class _Collection(Freezable):
                 if unfit:
                     error = ArgumentError(
                         f"{unfit[0]}: {described(state_dict[unfit[0]])} is not a tensor", unfit[0], state_dict[unfit[0]]
+                    )
+                elif given["weight"].dtype == torch.uint8 and types.get(table.name, str(table.dtype)) != str(
+                    table.dtype
+                ):
+                    error = ArgumentError(
+                        f"{name}: the bytes of rows of {types[table.name]}, but the table has {table.dtype}; load them "
+                        "into a table of their type, and pass its rows() to set_rows()",
+                        parameter=name,
+                        table=table.name,
+                        value=types[table.name],
+                        limit=str(table.dtype),
                     )
             found = None
             try:

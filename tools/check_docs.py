@@ -3,9 +3,9 @@
 
 In README.md, docs/ and bench/results/*.md: each relative link leads to a file, and to a heading if it names one; each
 hotbed_... identifier is declared in include/ or used in the sources; each path of a source exists; each option that a
-command passes to one of the project's programs occurs in the program's sources; each step of ./run exists; and the
-table of docs/guide/api.md names functions of its headers, as many as it says.  Prints each finding; exits with status 1
-if there is one.
+command passes to one of the project's programs occurs in the program's sources; each step of ./run exists; the table
+of docs/guide/api.md names functions of its headers, as many as it says; and lines have at most 120 columns, but in
+tables, code and results.  Prints each finding; exits with status 1 if there is one.
 """
 
 import glob
@@ -116,6 +116,8 @@ def main() -> int:
                 report(f"there is no {target}", match.start())
             elif anchor and path.endswith(".md") and anchor not in heading_ids(read(path)):
                 report(f"{target or name} has no heading #{anchor}", match.start())
+        for match in re.finditer(r"^(?! *\|)(?=.*\S).{121,}$", "" if "results" in where else plain, re.M):
+            report(f"{len(match.group())} columns, at most 120", match.start())
         for match in re.finditer(r"\bhotbed_\w*\w(?!\w|\.cmake)", text):
             identifier = match.group()
             if identifier.rstrip("_") in known or any(

@@ -5,7 +5,7 @@
  * For programs that send changes on: to serving processes, to a replica, to a checkpoint. Set
  * hotbed_table_options.track_changes. The library then records the last change of each row: by a backward
  * or an apply, by the insertion of its key, by a call that sets rows. Keys that are evicted or erased go
- * into a log of the storage. A *position* is a point in this record. Any number of consumers may have
+ * into a log of the storage. A *position* is a point in this record. Any number of receivers may have
  * one each; they do not know of each other, and nothing has to be registered or freed.
  *
  *       hotbed_change_position *last, *now; // pinned, and so are the other pointers
@@ -27,7 +27,7 @@
  * looked up and not trained has a new score only.
  *
  * The log holds hotbed_storage_options.removed_capacity keys of all tables. If more keys have left since
- * a position, `lost` is their number, and the consumer has to send all rows. hotbed_storage_clear() also
+ * a position, `lost` is their number, and the receiver has to send all rows. hotbed_storage_clear() also
  * loses all earlier positions.
  *
  * Over an external store, the host remembers the keys of changed rows that are no longer in the upper tier,
@@ -91,16 +91,16 @@ typedef struct hotbed_removed {
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_storage_removed(hotbed_storage *storage, const hotbed_removed *batch, hotbed_stream *stream);
 
-/* Which changed rows a consumer gets: rows that are within all limits. 0 does not restrict. A row that is
- * left out stays at the consumer as it was. hotbed_publish_options has a filter for each table; other
- * consumers call hotbed_change_filter_select(). Frozen. */
+/* Which changed rows a receiver gets: rows that are within all limits. 0 does not restrict. A row that is
+ * left out stays at the receiver as it was. hotbed_publish_options has a filter for each table; other
+ * receivers call hotbed_change_filter_select(). Frozen. */
 typedef struct hotbed_change_filter {
     uint64_t min_score; /* of the key */
-    /* LFU and TIMESTAMP_LFU tables: how often batches had the key since the consumer got its row, or since
-     * the key came to the table, if the consumer does not have it */
+    /* LFU and TIMESTAMP_LFU tables: how often batches had the key since the receiver got its row, or since
+     * the key came to the table, if the receiver does not have it */
     uint64_t min_occurrences;
     uint64_t most_rows; /* at most so many rows, those with the highest scores */
-    /* Euclidean norm of the change from the row that the consumer has, or that it uses for a missing key.
+    /* Euclidean norm of the change from the row that the receiver has, or that it uses for a missing key.
      * A norm that is NaN, because one of the rows has a NaN, passes */
     float min_change;
     uint32_t unused; /* 0 */
@@ -119,7 +119,7 @@ HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_change_filter_check(
  *   scores   in   [n] for min_score and most_rows
  *   occurrences  in   [n] for min_occurrences
  *   changes  in   [n] norms, for min_change
- *   passes   out  [n] whether the consumer gets the row. Of equal scores, earlier rows come first
+ *   passes   out  [n] whether the receiver gets the row. Of equal scores, earlier rows come first
  * Errors: ARGUMENT (NULL), MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status hotbed_change_filter_select(
     const hotbed_change_filter *filter, uint64_t n, const uint64_t *scores,

@@ -97,7 +97,7 @@ typedef struct hotbed_publish_options {
     void *context;            /* first argument of `file` */
     /* [tables of all storages, in order]: which changed rows of a table an increment has; NULL: all. Copied.
      * Removed keys are always in it, and a base has all rows. A row that an increment leaves out is compared
-     * again for the next one. The limits are of each rank, and the consumer's rows are those that readers
+     * again for the next one. The limits are of each rank, and the receiver's rows are those that readers
      * have, as they decode them. A table with a filter is read as a whole for each cut, also with
      * track_changes. Host memory: 24 bytes for each row, with min_occurrences 8 more, and with min_change also
      * the rows as they were published. */

@@ -1,4 +1,4 @@
-/* storage/rows/change_filter.c - which changed rows a consumer gets. */
+/* storage/rows/change_filter.c - which changed rows a receiver gets. */
 #include "base/check.h"
 #include "base/error.h"
 #include "base/stream.h"

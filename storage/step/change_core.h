@@ -3,11 +3,11 @@
  * Each slot has a bit: its row was changed after the last position. The bits of a table are few enough to
  * stay in a GPU's L2 cache while one kernel sets them for a batch. A position turns them into numbers:
  * slots with a bit get the present *epoch*, the bits become 0, and the next epoch begins. So rows with a
- * position's epoch or a later one, or with a bit, were changed since. Consumers do not know of each other.
+ * position's epoch or a later one, or with a bit, were changed since. Receivers do not know of each other.
  * A bit and an epoch are copied where a row moves.
  *
  * Keys that leave a table have no slot. They are appended to a log, a ring for all tables of a
- * storage; a consumer remembers how many there were. More than the ring holds are lost to it, and
+ * storage; a receiver remembers how many there were. More than the ring holds are lost to it, and
  * counted. The order within a kernel is undefined. */
 #pragma once
 

@@ -1,6 +1,6 @@
 /* tests/storage/test_storage_changes.c - hotbed/changes.h: replicas that get changes only are the storage.
  *
- * Random operations change a storage of four tables.  Consumers take positions at random times, apply what was changed
+ * Random operations change a storage of four tables.  Receivers take positions at random times, apply what was changed
  * to a copy of their own, and compare all of it with an export of all rows.
  */
 #include "hotbed/changes.h"
@@ -11,7 +11,7 @@
 
 #include <stdlib.h>
 
-enum { DIM = 6, TABLES = 4, KEYS = 96, MOST = 4096, CONSUMERS = 3, ROW = 2 * DIM };
+enum { DIM = 6, TABLES = 4, KEYS = 96, MOST = 4096, RECEIVERS = 3, ROW = 2 * DIM };
 
 /* The keys of a table in ascending order, and their rows: embedding and state. */
 typedef struct copy {
@@ -20,12 +20,12 @@ typedef struct copy {
     float rows[MOST][ROW];
 } copy;
 
-typedef struct consumer {
+typedef struct receiver {
     hotbed_change_position since;
     uint64_t lost;      /* how often some keys were */
     uint64_t forgotten; /* how often the keys that were lost had a number */
     copy tables[TABLES];
-} consumer;
+} receiver;
 
 /* A storage without a model, and arrays for one call.  Arrays of `pinned` are for the library's output. */
 typedef struct world {
@@ -37,7 +37,7 @@ typedef struct world {
     hotbed_change_position *now, *since;
     uint64_t *count, *lost, *out_keys;
     float *out_weights, *out_states;
-    consumer *consumers;
+    receiver *receivers;
     rng random;
     bad_store bad;
     hotbed_external *external; /* of `bad`; or NULL */
@@ -113,15 +113,15 @@ static void world_open(world *w, hotbed_backend backend, const shape *how) {
     w->out_keys = take(&at, MOST * sizeof(uint64_t));
     w->out_weights = take(&at, MOST * DIM * sizeof(float));
     w->out_states = take(&at, MOST * DIM * sizeof(float));
-    w->consumers = calloc(CONSUMERS + 1, sizeof *w->consumers);
-    CHECK(w->consumers != NULL);
+    w->receivers = calloc(RECEIVERS + 1, sizeof *w->receivers);
+    CHECK(w->receivers != NULL);
 }
 
 static void world_close(world *w) {
     CHECK_OK(hotbed_stream_sync(w->r.stream));
     hotbed_ticket_destroy(w->ticket);
     hotbed_memory_free(&w->pinned);
-    free(w->consumers);
+    free(w->receivers);
     fixture_close(&w->r);
     if (w->external != NULL) {
         hotbed_external_destroy(w->external);
@@ -320,10 +320,10 @@ static uint64_t removed_keys(world *w, uint32_t table) {
     return *w->count;
 }
 
-/* Bring the copies of a consumer up to date, and compare them with the storage. Returns the rows that
+/* Bring the copies of a receiver up to date, and compare them with the storage. Returns the rows that
  * were sent. */
-static uint64_t consume(world *w, consumer *c) {
-    consumer *check = &w->consumers[CONSUMERS];
+static uint64_t receive(world *w, receiver *c) {
+    receiver *check = &w->receivers[RECEIVERS];
     uint64_t rows = 0;
     CHECK_OK(hotbed_storage_position(w->r.storage, w->now, w->r.stream));
     *w->since = c->since;
@@ -357,19 +357,19 @@ static uint64_t run_random(hotbed_backend backend, const shape *how) {
     world_open(&w, backend, how);
     for (int i = 0; i < (hotbed_test_is_small() ? 30 : 200); i++) {
         change(&w);
-        for (uint32_t k = 0; k < CONSUMERS; k++)
+        for (uint32_t k = 0; k < RECEIVERS; k++)
             if (rng_below(&w.random, 2 + 10 * k) == 0)
-                (void)consume(&w, &w.consumers[k]);
+                (void)receive(&w, &w.receivers[k]);
     }
-    for (uint32_t k = 0; k < CONSUMERS; k++) {
-        (void)consume(&w, &w.consumers[k]);
-        lost += w.consumers[k].forgotten;
+    for (uint32_t k = 0; k < RECEIVERS; k++) {
+        (void)receive(&w, &w.receivers[k]);
+        lost += w.receivers[k].forgotten;
     }
     world_close(&w);
     return lost;
 }
 
-static void replicas_of_several_consumers_are_the_storage(hotbed_backend backend) {
+static void replicas_of_several_receivers_are_the_storage(hotbed_backend backend) {
     for (uint64_t seed = 0; seed < (hotbed_test_is_small() ? 1 : 4); seed++)
         (void)run_random(backend, &(shape){.seed = 700 + seed});
 }
@@ -393,31 +393,31 @@ static void forgotten_changes_are_counted_and_recovered_from(hotbed_backend back
 static void only_rows_that_were_changed_are_returned(hotbed_backend backend) {
     world w;
     world_open(&w, backend, &(shape){.seed = 60});
-    consumer *c = &w.consumers[0];
+    receiver *c = &w.receivers[0];
     for (int i = 0; i < 20; i++) {
         fill_batch(&w);
         step(&w);
     }
-    (void)consume(&w, c);
-    CHECK_EQ(consume(&w, c), 0);
+    (void)receive(&w, c);
+    CHECK_EQ(receive(&w, c), 0);
     upload_values(&w, w.rows);
     const hotbed_rows rows = {.weights = w.rows};
     const uint64_t keys[] = {3, 5, 119};
     fixture_upload(&w.r, w.keys, keys, sizeof keys);
     CHECK_OK(hotbed_storage_set_rows(w.r.storage, 2, 3, w.keys, &rows, w.r.stream));
-    CHECK_EQ(consume(&w, c), 3);
-    CHECK_EQ(consume(&w, c), 0);
+    CHECK_EQ(receive(&w, c), 3);
+    CHECK_EQ(receive(&w, c), 0);
     if (w.r.store == NULL) /* tables over a store do not grow */
         CHECK_OK(hotbed_storage_grow(w.r.storage, 1, 1200, w.r.stream));
     for (int i = 0; i < 10; i++) { /* the segment gets rows */
         fill_batch(&w);
         step(&w);
     }
-    CHECK(consume(&w, c) > 0);
-    CHECK_EQ(consume(&w, c), 0);
+    CHECK(receive(&w, c) > 0);
+    CHECK_EQ(receive(&w, c), 0);
     for (int i = 0; i < 5; i++) { /* moves of rows are no changes */
         CHECK_OK(hotbed_storage_reset(w.r.storage, w.r.stream));
-        CHECK_EQ(consume(&w, c), 0);
+        CHECK_EQ(receive(&w, c), 0);
     }
     world_close(&w);
 }
@@ -427,10 +427,10 @@ static void rows_that_move_are_not_returned(hotbed_backend backend) {
     enum { ROWS = 120, CHANGED = 3 };
     world w;
     world_open(&w, backend, &(shape){.seed = 62});
-    consumer *c = &w.consumers[0];
+    receiver *c = &w.receivers[0];
     hotbed_stream *stream = w.r.stream;
     const hotbed_rows rows = {.weights = w.rows};
-    (void)consume(&w, c);
+    (void)receive(&w, c);
     for (int round = 0; round < 20; round++) {
         upload_values(&w, w.rows);
         uint64_t keys[KEYS];
@@ -451,7 +451,7 @@ static void rows_that_move_are_not_returned(hotbed_backend backend) {
         CHECK_OK(hotbed_storage_prefetch(w.r.storage, &w.batch, w.ticket, stream));
         CHECK_OK(hotbed_storage_forward(w.r.storage, w.ticket, w.output, DIM, stream));
         CHECK_OK(hotbed_ticket_cancel(w.ticket, stream));
-        CHECK_EQ(consume(&w, c), CHANGED);
+        CHECK_EQ(receive(&w, c), CHANGED);
     }
     world_close(&w);
 }
@@ -487,8 +487,8 @@ static void changes_are_recorded_and_launched_again(hotbed_backend backend) {
     step(&w); /* before the recording: a workspace may grow */
     CHECK_OK(hotbed_storage_export(w.r.storage, &e, w.r.stream));
     CHECK_OK(hotbed_stream_sync(w.r.stream));
-    consumer *c = &w.consumers[0];
-    (void)consume(&w, c);
+    receiver *c = &w.receivers[0];
+    (void)receive(&w, c);
     CHECK_OK(hotbed_graph_begin(w.r.stream));
     step(&w);
     CHECK_OK(hotbed_storage_position(w.r.storage, w.now, w.r.stream));
@@ -513,7 +513,7 @@ static void changes_are_recorded_and_launched_again(hotbed_backend backend) {
         for (uint64_t k = 0; k < n[0]; k++)
             copy_set(&c->tables[0], w.out_keys[k], w.out_weights + k * DIM, w.out_states + k * DIM);
         c->since = *w.now;
-        copy *check = &w.consumers[CONSUMERS].tables[0];
+        copy *check = &w.receivers[RECEIVERS].tables[0];
         check->n = 0;
         (void)export_rows(&w, 0, NULL, check);
         CHECK_EQ(c->tables[0].n, check->n);
@@ -749,7 +749,7 @@ static void change_badly(world *w) {
 }
 
 /* Read what was changed while a call of the store fails; returns whether all of it was read. */
-static bool read_badly(world *w, const consumer *c, uint64_t call) {
+static bool read_badly(world *w, const receiver *c, uint64_t call) {
     uint64_t end;
     hotbed_removed r = {.size = sizeof r, .table = 1, .keys = w->out_keys, .capacity = MOST};
     hotbed_export e = {.size = sizeof e, .table = 1, .keys = w->out_keys, .count = w->count};
@@ -784,10 +784,10 @@ static void a_failing_store_loses_no_change(hotbed_backend backend) {
             change_badly(&w);
             if (i % 3 != 0)
                 continue;
-            consumer *c = &w.consumers[(uint32_t)i / 3 % CONSUMERS];
+            receiver *c = &w.receivers[(uint32_t)i / 3 % RECEIVERS];
             for (uint64_t call = 1; c->since.epoch != 0 && !read_badly(&w, c, call); call++)
                 failures++;
-            (void)consume(&w, c);
+            (void)receive(&w, c);
         }
         CHECK(failures > 20);
         world_close(&w);
@@ -802,8 +802,8 @@ static void changes_without_memory_are_lost_or_refused(hotbed_backend backend) {
         uint64_t keys[KEYS];
         world_open(&w, backend, &(shape){.seed = 67, .bad = true});
         const hotbed_rows rows = {.weights = w.rows};
-        consumer *c = &w.consumers[0];
-        (void)consume(&w, c);
+        receiver *c = &w.receivers[0];
+        (void)receive(&w, c);
         set_keys(&w, 0, 1);
         for (uint64_t i = 0; i < KEYS; i++)
             keys[i] = 1 + i;
@@ -816,7 +816,7 @@ static void changes_without_memory_are_lost_or_refused(hotbed_backend backend) {
         status = status == HOTBED_OK ? set : status;
         CHECK(status == HOTBED_OK || (failed && status == HOTBED_ERR_MEMORY));
         const uint64_t before = c->forgotten;
-        (void)consume(&w, c);
+        (void)receive(&w, c);
         lost += c->forgotten - before;
         world_close(&w);
         if (!failed)
@@ -915,7 +915,7 @@ static void a_filter_chooses_rows(hotbed_backend backend) {
             got |= (unsigned)passes[i] << i;
         CHECK_EQ(got, cases[c].want);
     }
-    /* A norm is NaN if one of the rows has a NaN: the consumer gets the row that replaces it. */
+    /* A norm is NaN if one of the rows has a NaN: the receiver gets the row that replaces it. */
     const double repaired[] = {NAN, 0.5, INFINITY};
     const hotbed_change_filter large = {.min_change = 1};
     CHECK_OK(hotbed_change_filter_select(&large, 3, NULL, NULL, repaired, passes));
@@ -933,7 +933,7 @@ static void a_filter_chooses_rows(hotbed_backend backend) {
 
 const hotbed_test hotbed_tests[] = {
     {TEST(a_filter_chooses_rows)},
-    {TEST(replicas_of_several_consumers_are_the_storage)},
+    {TEST(replicas_of_several_receivers_are_the_storage)},
     {TEST(an_overflow_of_the_log_is_counted_and_recovered_from)},
     {TEST(forgotten_changes_are_counted_and_recovered_from)},
     {TEST(only_rows_that_were_changed_are_returned)},

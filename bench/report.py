@@ -11,6 +11,7 @@ import glob
 import json
 import os
 import sys
+import textwrap
 
 import plots
 
@@ -681,8 +682,6 @@ def peers_figure(kinds):
     text = f"Hotbed is faster than the faster peer in {len(wins)} of {len(wins) + len(losses)} cases"
     if wins:
         text += f", by {min(wins)[0]:.2f} ({min(wins)[1]}) to {max(wins)[0]:.1f} times ({max(wins)[1]})"
-    if losses:
-        text += "; it is slower in " + ", ".join(f"{name} ({1 / r:.2f} times)" for r, name in sorted(losses))
     unchecked = [name for name, (_, result) in found.items() if not result["rows_checked"]]
     text += ". Rows were compared bit for bit with a plain model in the same runs" + (
         f", except for {', '.join(unchecked)}" if unchecked else ""
@@ -691,6 +690,9 @@ def peers_figure(kinds):
         ". W3 to W8 are with the default insertion policy, probation, which the repeating batches of these workloads "
         "favour; the bars of plain insertion show them without it. * published for an H100.\n\n"
     )
+    if losses:
+        rows = [[name, f"{1 / r:.2f}"] for r, name in sorted(losses)]
+        text += table(["slower than the faster peer", "times"], rows) + "\n\n"
     text += sources([document for document, _ in found.values()])
     title = "Time of a step, ms (log scale); in brackets: the peer's time over Hotbed's"
     return plots.bars(title, groups, log=True), text
@@ -911,12 +913,22 @@ FIGURE_OF = {
 }
 
 
+def wrapped(text):
+    """Break the lines of paragraphs and lists at 120 columns."""
+    lines = []
+    for line in text.split("\n"):
+        rest = "  " if line.startswith("- ") else ""
+        more = textwrap.wrap(line, 120, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False)
+        lines += [line] if line.startswith("|") or not line else more
+    return "\n".join(lines)
+
+
 def replace(page, name, text):
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     if begin not in page or end not in page:
         raise SystemExit(f"report: docs/performance.md has no {begin} ... {end}")
     head, rest = page.split(begin, 1)
-    return head + begin + "\n" + text + "\n" + end + rest.split(end, 1)[1]
+    return head + begin + "\n" + wrapped(text) + "\n" + end + rest.split(end, 1)[1]
 
 
 def read(path):

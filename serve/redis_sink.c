@@ -352,7 +352,8 @@ static hotbed_status drop_older(hotbed_redis_sink *s) {
         pattern[used++] = name.text[i];
     }
     /* A number of a table, less than 2^16, and a key: no key of a longer prefix, whose text has no zeros. */
-    memcpy(pattern + used, "??\0\0????????", 12);
+    memset(pattern + used, '?', 12);
+    memset(pattern + used + 2, 0, 2);
     used += 12;
     snprintf(count, sizeof count, "%d", SCANNED);
     do {

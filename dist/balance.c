@@ -340,7 +340,8 @@ hotbed_status hotbed_balance_rows(
     if (!b->finished)
         return hotbed_fail(HOTBED_ERR_STATE, "the balance was not finished");
     const uint32_t n = b->options.batch_size;
-    uint8_t *own = b->all_rows + b->rank * n * row_bytes; /* `rows` may end with the real samples */
+    /* All ranks send n rows; `rows` has only those of this rank's samples. */
+    uint8_t *own = b->all_rows + (uint64_t)b->rank * n * row_bytes;
     HOTBED_TRY(hotbed_copy(own, rows, b->real * row_bytes, stream));
     HOTBED_TRY(hotbed_comm_all_gather(b->comm, n * row_bytes, own, b->all_rows, stream));
     return b->kernels->rows(

@@ -166,8 +166,8 @@ static void make_options(store *s) {
     /* floats hardly compress */
     rocksdb_options_set_compression(s->db_options, rocksdb_no_compression);
     rocksdb_options_set_keep_log_file_num(s->db_options, 2);
-    /* Only what a start logs: after a failed write to its file LOG, on a full disk, a RocksDB with assertions, as
-     * Debian's, ends the process with the next one. */
+    /* Log only the start: on a full disk, a write to the file LOG fails, and if RocksDB is built with assertions, as
+     * in Debian, the write after it ends the process. */
     rocksdb_options_set_info_log_level(s->db_options, LOG_FATAL_ONLY);
     rocksdb_options_set_write_buffer_size(
         s->db_options, o->buffer_bytes == 0 ? DEFAULT_BYTES : o->buffer_bytes);

@@ -64,6 +64,7 @@ RESULTS = [*CLEAN, "did not end", "not begun", "tool failed", "FAILED"]
 # Rows, the kernels of one storage first.
 ORDER = ["S([12489]|1[0357]|2[123])", "S.*", "D.*", "C.*", "P.*", ".*"]
 PASSED = re.compile(r"^[1-9]\d* passed, ", re.M)
+ALL_SKIPPED = re.compile(r"^0 passed, [1-9]", re.M)
 NO_CUDA = re.compile(r"^=+ Error: Target application terminated before first instrumented API call", re.M)
 # Lines in which a tool reports its own failure, and lines without information.
 OWN = re.compile(r"=+ .*(Internal error|Error in printing record|No attachable process found|timed-out)")
@@ -137,8 +138,8 @@ def judge(status, log):
     if status == SKIPPED:
         return "skipped"
     passed = PASSED.search(log)
-    if status != 0 and passed and NO_CUDA.search(log):
-        return "no CUDA"
+    if status != 0 and NO_CUDA.search(log) and (passed or ALL_SKIPPED.search(log)):
+        return "no CUDA" if passed else "skipped"
     said = [line for line in log.splitlines() if line.startswith("=====")]
     own = [line for line in said if OWN.match(line)]
     if passed and own and all(line in own or REST.match(line) for line in said):

@@ -473,7 +473,7 @@ static void a_key_twice(fixture *r, uint32_t table, set_call *call) {
     static const uint64_t cases[][3] = {
         {0, 1, 1}, {0, N - 1, N - 1}, {17, 2300, 4000}, {N - 2, N - 1, N - 1}};
     uint64_t keys[N];
-    float weights[N], seen[N];
+    float weights[N], seen[N] = {0};
     uint8_t found[N];
     rng random = rng_start(40);
     for (uint64_t i = 0; i < N; i++)
@@ -500,7 +500,7 @@ static void a_key_twice(fixture *r, uint32_t table, set_call *call) {
             cases[c][1]);
         CHECK(strstr(hotbed_last_error(), text) != NULL);
         CHECK_EQ(fixture_size(r, table), before);
-        hotbed_rows out = {.weights = fixture_alloc(r, sizeof seen)};
+        hotbed_rows out = {.weights = fixture_copy(r, seen, sizeof seen)};
         uint8_t *flags = fixture_alloc(r, sizeof found);
         CHECK_OK(hotbed_storage_get_rows(r->storage, table, N, device, &out, flags, r->stream));
         fixture_download(r, seen, out.weights, sizeof seen);

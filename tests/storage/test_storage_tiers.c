@@ -130,7 +130,8 @@ static void tables_whose_rows_move_have_regions(hotbed_backend backend) {
         CHECK_EQ(table->view.range.region_bits > 0, move);
         CHECK_EQ(table->view.lower.region_bits > 0, move);
         CHECK_EQ(table->grown->segment.range.region_bits > 0, move);
-        CHECK_EQ(r.storage->bulk_bytes, move ? table->view.row_bytes : 0);
+        if (!hotbed_test_is_under("initcheck")) /* under it the fixture turns bulk copies off */
+            CHECK_EQ(r.storage->bulk_bytes, move ? table->view.row_bytes : 0);
         CHECK_OK(hotbed_stream_sync(r.stream));
         fixture_close(&r);
     }

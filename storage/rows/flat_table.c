@@ -49,6 +49,15 @@ static hotbed_status check_options(const hotbed_flat_table_options *o) {
     return HOTBED_OK;
 }
 
+/* Clear memory whose rows have padding: kernels read it as part of words. */
+static hotbed_status clear_gaps(hotbed_flat_table *table, hotbed_stream *stream) {
+    const hotbed_table_view *view = &table->view;
+    if (!hotbed_row_has_gaps(view) || hotbed_memory_is_fresh_zero(&table->memory))
+        return HOTBED_OK;
+    HOTBED_TRY(hotbed_fill(table->memory.data, 0, view->capacity * view->row_bytes, stream));
+    return hotbed_stream_finish(stream);
+}
+
 /* Layout of the staging buffer: descriptor, slots, rows, each aligned to 256 bytes. */
 static hotbed_status allocate_staging(
     hotbed_flat_table *table, uint64_t chunk, hotbed_stream *stream) {
@@ -97,6 +106,8 @@ static hotbed_status create(
         stream, kind, o.capacity * table->view.row_bytes, o.directory, &table->memory);
     if (status == HOTBED_OK && !reached && stage)
         status = allocate_staging(table, chunk, stream);
+    if (status == HOTBED_OK)
+        status = clear_gaps(table, stream);
     if (status != HOTBED_OK) {
         hotbed_flat_table_destroy(table);
         return status;

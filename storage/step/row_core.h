@@ -85,6 +85,7 @@ typedef struct hotbed_table_view {
     uint32_t tiers;           /* hotbed_tiers */
     /* a region of the lower tier has 2^bin_shift bytes, see hotbed_lower_bin() */
     uint32_t bin_shift;
+    uint32_t unused; /* kernels read a view as whole words; copies would leave a gap unwritten */
     /* hotbed_changed_bytes() for `slots`, see change_core.h; NULL: changes are not tracked */
     uint32_t *changed;
     uint32_t *lower_changed; /* likewise for `lower_slots`; segments have their own */

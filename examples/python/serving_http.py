@@ -25,15 +25,18 @@ async def predict(request):
     """Answer with a score for each sample, and the version of the rows."""
     try:
         body = await request.json()
-        keys = torch.tensor(body["keys"], dtype=torch.int64)
-        lengths = torch.tensor(body["lengths"], dtype=torch.int64)
+        keys, lengths = (torch.tensor(body[name]) for name in ("keys", "lengths"))
+        for given in (keys, lengths):
+            if given.dtype != torch.int64 and given.numel() > 0:
+                raise ValueError("keys and lengths are not integers")
+        keys, lengths = keys.to(torch.int64), lengths.to(torch.int64)
         # torch.export treats one sample as a special case, so a program for any number has at least two.
         one = lengths.shape[1] == 1
         if one:
             lengths = torch.cat([lengths, torch.zeros_like(lengths)], dim=1)
         with torch.inference_mode():
             scores = await asyncio.get_running_loop().run_in_executor(None, request.app[MODEL], keys, lengths)
-    except (KeyError, ValueError, TypeError, IndexError, RuntimeError, hotbed.HotbedError) as error:
+    except (KeyError, ValueError, TypeError, IndexError, RuntimeError, AssertionError, hotbed.HotbedError) as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error
     stats = hotbed.serve.reader().stats()
     return web.json_response({"scores": scores[: 1 if one else None].tolist(), "version": stats["version"]})

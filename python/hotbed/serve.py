@@ -301,7 +301,8 @@ class _Rows:
             looked up have rows of 0.
 
         Raises:
-            ArgumentError: a wrong dtype, device or shape; there is no such table.
+            ArgumentError: a wrong dtype, device or shape; there is no such table; without pooling, two tables read one
+                feature.
             KeyRangeError: offsets that fall, leave the keys, or end before them.
         """
         _check_vector("keys", keys, torch.int64)
@@ -317,8 +318,9 @@ class _Rows:
         for name, given in (("order", order), ("pooling", kinds)):
             if given is not None and len(given) != len(tables):
                 raise wrong(name, given, f"is not one for each of {len(tables)} features", len(tables))
+        whole = samples is not None or (len(offsets) - 1) % max(len(tables), 1) == 0
         samples = (len(offsets) - 1) // max(len(tables), 1) if samples is None else samples
-        if not tables or samples < 0 or min(order) < 0 or len(offsets) < (max(order) + 1) * samples + 1:
+        if not whole or not tables or samples < 0 or min(order) < 0 or len(offsets) < (max(order) + 1) * samples + 1:
             raise ArgumentError(
                 f"offsets: {len(offsets)} for the features {list(order)} of {samples} samples",
                 parameter="offsets",
@@ -333,6 +335,18 @@ class _Rows:
             raise ArgumentError(
                 f"tables without pooling have one dim, not {sorted(set(dims))}", "tables", sorted(set(dims))
             )
+        if kinds is None:
+            if len(set(order)) < len(tables):
+                raise wrong("order", list(order), "has a feature twice; without pooling each has one table")
+            falls = offsets[1:] < offsets[:-1]
+            if bool(falls.any()):
+                bag = int(falls.nonzero()[0])
+                raise KeyRangeError(
+                    f"offsets: {int(offsets[bag + 1])} comes after {int(offsets[bag])}",
+                    parameter="offsets",
+                    value=int(offsets[bag + 1]),
+                    limit=int(offsets[bag]),
+                )
         columns = dims[0] if kinds is None else sum(dims)
         out = torch.zeros((len(keys), columns)) if kinds is None else torch.empty((samples, columns))
         lookups = ffi.new("hotbed_lookup[]", len(tables))
@@ -643,25 +657,35 @@ class _Served(torch.nn.Module):
         super().__init__()
         tables = [(table, feature) for table in collection._tables for feature in table.features]
         self._features = [feature for _, feature in tables]
-        self._tables = ",".join(table.name for table, _ in tables)
+        self._tables = [table.name for table, _ in tables]
         self._dims = [table.dim for table, _ in tables]
         self._names = [collection._name(table, feature) for table, feature in tables]
         self._pooling = ",".join(table.pooling.name for table, _ in tables)
         self._is_weighted = bool(collection._is_weighted)
         self._dtype = collection._output_dtype
 
-    def _look_up(self, features: Any, pooling: str) -> Tuple[Tensor, List[int]]:
+    def _order(self, features: Any) -> List[int]:
+        """Return the place in the batch of each table's feature.
+
+        Raises:
+            ArgumentError: a feature is missing.
+        """
         given = list(features.keys())
         missing = [feature for feature in self._features if feature not in given]
         if missing:
             raise ArgumentError(
                 f"features {missing} are not in the batch, which has {given}", parameter="features", feature=missing[0]
             )
-        order = [given.index(feature) for feature in self._features]
+        return [given.index(feature) for feature in self._features]
+
+    def _look_up(self, features: Any, pooling: str, chosen: Sequence[int], order: List[int]) -> Tensor:
+        """Look up the features of the chosen tables."""
         keys, offsets = features.values().to(torch.int64), features.offsets().to(torch.int64)
         weights = features.weights().to(torch.float32) if self._is_weighted else None
-        rows = serve(keys, offsets, weights, self._tables, pooling, self._dims, order, features.stride())
-        return rows.to(self._dtype), order
+        tables, dims = ",".join(self._tables[i] for i in chosen), [self._dims[i] for i in chosen]
+        places = [order[i] for i in chosen]
+        rows: Tensor = serve(keys, offsets, weights, tables, pooling, dims, places, features.stride())
+        return rows.to(self._dtype)
 
 
 class ServedBagCollection(_Served):
@@ -669,7 +693,7 @@ class ServedBagCollection(_Served):
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
         """Pool the bags of a batch."""
-        values, _ = self._look_up(features, self._pooling)
+        values = self._look_up(features, self._pooling, range(len(self._tables)), self._order(features))
         return KeyedTensor(self._names, self._dims, values)
 
 
@@ -678,18 +702,25 @@ class ServedCollection(_Served):
 
     def forward(self, features: KeyedJaggedTensor) -> Dict[str, JaggedTensor]:
         """Read the row of each key of a batch."""
-        rows, order = self._look_up(features, "NONE")
+        order = self._order(features)
         bounds, offsets, samples = features.offset_per_key(), features.offsets(), features.stride()
-        found = {}
-        for name, i in zip(self._names, order):
-            size = bounds[i + 1] - bounds[i]
-            if torch.compiler.is_compiling():
-                torch._check(size >= 0)
-                torch._check(bounds[i] >= 0)
-                torch._check(bounds[i] + size <= rows.shape[0])
-            inside = offsets[i * samples : (i + 1) * samples + 1]
-            found[name] = JaggedTensor(torch.narrow(rows, 0, bounds[i], size), lengths=inside[1:] - inside[:-1])
-        return found
+        found: Dict[str, JaggedTensor] = {}
+        left = list(range(len(order)))
+        while left:  # a lookup has one row for each key: tables that share a feature need several
+            chosen = [i for n, i in enumerate(left) if order[i] not in [order[k] for k in left[:n]]]
+            left = [i for i in left if i not in chosen]
+            rows = self._look_up(features, "NONE", chosen, order)
+            for i in chosen:
+                at = order[i]
+                size = bounds[at + 1] - bounds[at]
+                if torch.compiler.is_compiling():
+                    torch._check(size >= 0)
+                    torch._check(bounds[at] >= 0)
+                    torch._check(bounds[at] + size <= rows.shape[0])
+                inside = offsets[at * samples : (at + 1) * samples + 1]
+                part = torch.narrow(rows, 0, bounds[at], size)
+                found[self._names[i]] = JaggedTensor(part, lengths=inside[1:] - inside[:-1])
+        return {name: found[name] for name in self._names}
 
 
 def for_serving(model: torch.nn.Module) -> torch.nn.Module:
@@ -700,7 +731,8 @@ def for_serving(model: torch.nn.Module) -> torch.nn.Module:
 
     Raises:
         ArgumentError: the model contains no collection.
-        UnsupportedError: a subclass of a collection has a forward, parameters, buffers or children of its own.
+        UnsupportedError: a collection has hooks of its forward, or its class a forward, parameters, buffers or children
+            of its own.
     """
     from hotbed.torch import EmbeddingBagCollection
 
@@ -724,7 +756,8 @@ def _collections(model: torch.nn.Module) -> List[torch.nn.Module]:
     if not isinstance(model, (EmbeddingBagCollection, EmbeddingCollection)):
         return [module for child in model.children() for module in _collections(child)]
     place = type(model).forward.__module__.partition(".")[0]
-    if model._parameters or model._buffers or model._modules or place not in ("hotbed", "torchrec"):
+    hooks = model._forward_hooks or model._forward_pre_hooks
+    if hooks or model._parameters or model._buffers or model._modules or place not in ("hotbed", "torchrec"):
         raise UnsupportedError(
             f"model: {type(model).__name__} adds to a collection, whose copy for serving looks up rows only; put what "
             "it adds into a module around the collection",

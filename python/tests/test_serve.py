@@ -91,6 +91,22 @@ def test_a_served_model_is_the_trained_one(tmp_path, is_weighted):
     assert hotbed.serve.reader().tables()["user"] == {"dim": 4, "encoding": "f32", "keys": len(model.bags.keys("user"))}
 
 
+def test_tables_of_a_sequence_may_share_a_feature(tmp_path):
+    configs = [ht.EmbeddingConfig(50, 4, name, feature_names=[*own, "seen"]) for name, own in (("t", ["a"]), ("u", []))]
+    model = ht.EmbeddingCollection(configs, optimizer=ht.SGD(lr=0.1)).eval()
+    with hotbed.serve.Publisher(tmp_path, model) as publisher:
+        publisher.publish(1)
+    hotbed.serve.use(tmp_path)
+    keys, lengths = draw(5)
+    batch = ht.KeyedJaggedTensor(["seen", "other", "a"], keys, lengths=lengths.reshape(-1))
+    served, trained = evaluate(hotbed.serve.for_serving(model), [batch]), evaluate(model, [batch])
+    assert list(served) == list(trained) == ["a", "seen@t", "seen@u"]
+    for name, rows in trained.items():
+        assert torch.equal(served[name].values(), rows.values())
+        assert torch.equal(served[name].lengths(), rows.lengths())
+    assert not torch.equal(served["seen@t"].values(), served["seen@u"].values())
+
+
 SERVER = """
 import sys, torch, hotbed.serve
 program = torch.export.load(sys.argv[1]).module()
@@ -240,7 +256,7 @@ def test_ranks_publish_one_cut(tmp_path):
         assert torch.equal(served(batch).values(), found[rank])
 
 
-@pytest.mark.parametrize("adds", ["forward", "parameter"])
+@pytest.mark.parametrize("adds", ["forward", "parameter", "hook"])
 def test_what_a_subclass_adds_to_a_collection_is_not_served(adds):
     class Scaled(ht.EmbeddingBagCollection):
         if adds == "forward":
@@ -251,6 +267,8 @@ def test_what_a_subclass_adds_to_a_collection_is_not_served(adds):
     model = torch.nn.ModuleDict({"bags": Scaled([ht.EmbeddingBagConfig(9, 4, "item", feature_names=["f"])])})
     if adds == "parameter":
         model["bags"].scale = torch.nn.Parameter(torch.ones(1))
+    if adds == "hook":
+        model["bags"].register_forward_hook(lambda module, given, out: out)
     with pytest.raises(hotbed.UnsupportedError, match="model: Scaled adds to a collection"):
         hotbed.serve.for_serving(model)
 
@@ -323,6 +341,8 @@ def test_arguments_of_a_lookup_are_checked_before_memory_is_read(tmp_path):
         ({"pooling": ["MEAN"]}, "pooling 'MEAN' is not PoolingType.SUM or"),
         ({"pooling": [ht.PoolingType.NONE]}, "pooling .*NONE.* is not PoolingType.SUM or"),
         ({"samples": -1}, "of -1 samples"),
+        ({"tables": ["word", "item"], "pooling": [sums] * 2, "offsets": torch.arange(4)}, "4 for the features .0, 1."),
+        ({"tables": ["word", "word"], "pooling": None, "order": [0, 0]}, r"order \[0, 0\] has a feature twice"),
         (
             {"weights": torch.ones(2, device="meta")},
             "weights: torch.float32 .* on meta is no vector of 2 of torch.float32",
@@ -332,6 +352,8 @@ def test_arguments_of_a_lookup_are_checked_before_memory_is_read(tmp_path):
         arguments = {"keys": keys, "offsets": offsets, "tables": ["word"], "pooling": [sums], **wrong}
         with pytest.raises(hotbed.ArgumentError, match=text):
             reader.lookup(**arguments)
+    with pytest.raises(hotbed.KeyRangeError, match="offsets: 1 comes after 2"):
+        reader.lookup(keys, torch.tensor([0, 2, 1, 2]), ["word"])
     theirs = enum.Enum("PoolingType", {"SUM": "SUM", "MEAN": "MEAN"})  # TorchRec's
     pair = keys, torch.tensor([0, 2]), ["word"]
     assert torch.equal(reader.lookup(*pair, [theirs.MEAN]), reader.lookup(*pair, [ht.PoolingType.MEAN]))

@@ -364,8 +364,9 @@ class Saving:
         arena: Optional[Arena],
     ) -> None:
         """See ``async_save()``."""
-        _check(extra, path=path)
         self._model, self._increments = _Model(model), increments
+        with self._model.together():
+            _check(extra, path=path)
         _compare_paths(self._model, path)
         self.path, self._place = os.fspath(path), os.fsencode(path)
         self._comm: Any = self._model.comm
@@ -538,11 +539,12 @@ class Increments:
         The next save is an increment if the model then has all rows of the chain, in the same tables and on as many
         ranks; otherwise it is a full one.
         """
-        _check(increments=paths)
-        chain = [os.fspath(path) for path in paths]
-        if not chain:
-            raise ArgumentError("paths: it has no path of a checkpoint")
         found = self._settle(model, other=True)
+        with found.together():
+            _check(increments=paths)
+            chain = [os.fspath(path) for path in paths]
+            if not chain:
+                raise ArgumentError("paths: it has no path of a checkpoint")
         self._clear()
         loaded, marked = _load(chain[0], found, optimizer, chain[1:], self.mark)
         if marked:
@@ -617,7 +619,8 @@ def _id(path: Path) -> str:
 
 
 def _save(path: Path, model: _Model, optimizer: Any, step: int, extra: bytes, increments: Optional[Increments]) -> None:
-    _check(extra, path=path)
+    with model.together():
+        _check(extra, path=path)
     _compare_paths(model, path)
     keep: List[Any] = []
     dense = model.dense_bytes(optimizer)
@@ -721,9 +724,9 @@ def load(path: Path, model: Any, increments: Sequence[Path] = (), optimizer: Any
 
 def _load(path: Path, model: _Model, optimizer: Any, increments: Sequence[Path], mark: Any) -> Tuple[Loaded, bool]:
     """Load, and return also whether the mark was set."""
-    _check(increments=increments)
-    chain = [os.fspath(p) for p in (path, *increments)]
     with model.together():
+        _check(increments=increments)
+        chain = [os.fspath(p) for p in (path, *increments)]
         for each in chain:
             _check(path=each)
         known = tables(path)  # also explains what is no checkpoint

@@ -480,6 +480,33 @@ def test_a_negative_score_is_refused_before_any_row_is_loaded(tmp_path):
     assert not rows(tables)
 
 
+@pytest.mark.parametrize("what", ["scores", "opt_values", "counter_keys"])
+def test_a_rank_refuses_a_dump_of_which_another_ranks_files_are_missing(tmp_path, monkeypatch, what):
+    tables = module(optimizer=EmbOptimType.EXACT_ADAGRAD)
+    for rank in range(2):
+        keys, values = torch.tensor([rank, 2 + rank]), torch.ones(2, DIM)
+        columns = {"emb_scores": torch.ones(2, dtype=torch.int64), "emb_opt_values": values}
+        columns.update(counter_keys=keys, counter_frequencies=torch.ones(2, dtype=torch.int64))
+        write_dump(tmp_path, rank, 2, {"opt_type": "exact_adagrad"}, emb_keys=keys, emb_values=values, **columns)
+    missing = f"t_{what if what == 'counter_keys' else 'emb_' + what}.rank_1.world_size_2"
+    (tmp_path / missing).unlink()
+    for rank in range(2):
+        monkeypatch.setattr(batched_dynamicemb_tables, "_rank", lambda pg, rank=rank: (rank, 2))
+        with pytest.raises(ValueError, match=f"{missing} does not exist: .* exist for some ranks only"):
+            tables.load(str(tmp_path), optim=True, counter=True)
+    assert not rows(tables)
+
+
+def test_names_that_a_model_does_not_have_are_warned_of(tmp_path):
+    tables = module()
+    with pytest.warns(UserWarning, match="no collection 'model.a'"):
+        dynamicemb.DynamicEmbDump(str(tmp_path / "a"), tables, {"model.a": ["t"]})
+    with pytest.warns(UserWarning, match="'model' has no table 'u', only"):
+        dynamicemb.DynamicEmbLoad(str(tmp_path / "a"), tables, {"model": ["u"]})
+    with pytest.raises(hotbed.ArgumentError, match="'t' of 'model' is not a list of names"):
+        dynamicemb.DynamicEmbDump(str(tmp_path / "b"), tables, {"model": "t"})
+
+
 PAIR = (DynamicEmbScoreStrategy.TIMESTAMP, DynamicEmbScoreStrategy.LFU)
 
 

@@ -116,6 +116,27 @@ def _files(root_path: str, table_name: str, rank: int, world: int) -> List[Optio
     return paths
 
 
+def _check_optional(root_path: str, table_name: str, world: int, optim: bool, counter: bool) -> None:
+    """Check that what ranks with keys need not have written is there for all of them or for none.
+
+    Raises:
+        ValueError: an optional file exists for some ranks only.
+    """
+    paths = [_files(root_path, table_name, rank, world) for rank in range(world)]
+    full = [rank for rank in range(world) if os.path.getsize(str(paths[rank][0])) > 0]
+    kinds = {"scores": [str(paths[rank][2]) for rank in full]}
+    if optim:
+        kinds["states"] = [str(paths[rank][3]) for rank in full]
+    if counter:
+        kinds["counts"] = [
+            encode_counter_checkpoint_file_path(root_path, table_name, rank, world, "keys") for rank in range(world)
+        ]
+    for what, files in kinds.items():
+        absent = [file for file in files if not os.path.exists(file)]
+        if 0 < len(absent) < len(files):
+            raise ValueError(f"{absent[0]} does not exist: {what} exist for some ranks only")
+
+
 def _device(device: Optional[Union[str, int, torch.device]], options: DynamicEmbTableOptions) -> torch.device:
     if device is not None:
         device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
@@ -877,7 +898,8 @@ class BatchedDynamicEmbeddingTablesV2(Freezable):
         Raises:
             FileError: a file of rows is missing.
             ValueError: the dump has another order of eviction, ``dist_type`` or dim, or a type that Hotbed does not
-                have; its files' lengths do not match; or a key occurs twice.
+                have; its files' lengths do not match; a key occurs twice; or scores, states or counts exist for some
+                ranks only.
             RuntimeError: files of some ranks are missing.
             UnsupportedError: the dump was written by another number of ranks, and ``dist_type`` is ``continuous``.
         """
@@ -894,6 +916,7 @@ class BatchedDynamicEmbeddingTablesV2(Freezable):
             keep = None if written == world else self._owner(number, rank, world, written)
             meta = read_meta(encode_meta_json_file_path(save_dir, name))
             parts = [rank] if written == world else range(written)
+            _check_optional(save_dir, name, written, optim, counter)
             dumps = [
                 self._view().open_dump(number, meta, _files(save_dir, name, part, written), optim) for part in parts
             ]

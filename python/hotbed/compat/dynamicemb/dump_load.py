@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hotbed.compat.dynamicemb.batched_dynamicemb_tables import BatchedDynamicEmbeddingTablesV2
-from hotbed.errors import FileError, StateError
+from hotbed.errors import ArgumentError, FileError, StateError
 
 _log = logging.getLogger("hotbed")
 _SHARDED = ("ShardedEmbeddingCollection", "ShardedEmbeddingBagCollection")
@@ -77,6 +77,27 @@ def _synchronize(pg: Optional[Any]) -> None:
         dist.barrier(group=pg)
 
 
+def _check_names(table_names: Optional[Dict[str, List[str]]], collections: Any) -> None:
+    """Warn of paths and tables that the model does not have.
+
+    Raises:
+        ArgumentError: a string instead of a list of names.
+    """
+    known = {
+        place: [name for module in get_dynamic_emb_module(collection) for name in module.table_names]
+        for place, _, collection in collections
+    }
+    for place, names in (table_names or {}).items():
+        if isinstance(names, str):
+            raise ArgumentError(f"table_names: {names!r} of {place!r} is not a list of names", "table_names", names)
+        if place not in known:
+            warnings.warn(f"table_names: the model has no collection {place!r}, only {list(known)}", stacklevel=3)
+            continue
+        for name in names:
+            if name not in known[place]:
+                warnings.warn(f"table_names: {place!r} has no table {name!r}, only {known[place]}", stacklevel=3)
+
+
 def DynamicEmbDump(  # noqa: N802
     path: str,
     model: torch.nn.Module,
@@ -91,7 +112,8 @@ def DynamicEmbDump(  # noqa: N802
     Args:
         path: directory, created if it does not exist.
         model: a model with hash tables.
-        table_names: tables by the path of their collection; None: all.
+        table_names: tables by the path of their collection; None, or a path that it does not have: all.
+            A ``UserWarning`` names what the model does not have.
         optim: write optimizer states.
         counter: write admission counts.
         pg: process group; None: the default one, if it was initialized.
@@ -113,6 +135,7 @@ def DynamicEmbDump(  # noqa: N802
     collections = find_sharded_modules(model)
     if not collections:
         warnings.warn("the model has no module of tables; nothing is dumped", stacklevel=2)
+    _check_names(table_names, collections)
     for place, _, _ in collections:
         os.makedirs(os.path.join(path, place), exist_ok=True)
     for place, _, collection in collections:
@@ -135,7 +158,8 @@ def DynamicEmbLoad(  # noqa: N802
     Args:
         path: directory of :func:`DynamicEmbDump`, or of dynamicemb's.
         model: a model with hash tables at the same paths.
-        table_names: tables by the path of their collection; None: all.
+        table_names: tables by the path of their collection; None, or a path that it does not have: all.
+            A ``UserWarning`` names what the model does not have.
         optim: read optimizer states.
         counter: read admission counts.
         pg: process group; None: the default one, if it was initialized.
@@ -148,6 +172,7 @@ def DynamicEmbLoad(  # noqa: N802
     collections = find_sharded_modules(model)
     if not collections:
         warnings.warn("the model has no module of tables; nothing is loaded", stacklevel=2)
+    _check_names(table_names, collections)
     for place, _, collection in collections:
         for module in get_dynamic_emb_module(collection):
             names = None if table_names is None else table_names.get(place)

@@ -386,6 +386,38 @@ def test_parts_of_an_output_accumulate_into_one_step():
     assert torch.equal(first.weight("a"), second.weight("a"))
 
 
+def test_flat_needs_the_order_of_the_tables():
+    tables = [ht.EmbeddingConfig(ROWS, DIM, name, feature_names=[name]) for name in ("a", "b")]
+    module, keys, lengths = ht.EmbeddingCollection(tables), torch.arange(3), torch.ones(3, dtype=torch.int64)
+    rows = module.flat(ht.KeyedJaggedTensor(["a", "c", "b"], keys, lengths=lengths))
+    assert torch.equal(rows, torch.stack([module.weight("a")[0], module.weight("b")[2]]))
+    for given in (["b", "a"], ["b", "c", "a"]):
+        part = ht.KeyedJaggedTensor(given, keys[: len(given)], lengths=lengths[: len(given)])
+        with pytest.raises(hotbed.ArgumentError, match=r"flat: the batch has the features .*, the tables \['a', 'b'\]"):
+            module.flat(part)
+
+
+def test_a_feature_of_two_tables_may_not_be_twice_in_a_batch():
+    tables = [ht.EmbeddingBagConfig(ROWS, DIM, name, feature_names=["f"]) for name in ("a", "b")]
+    twice = ht.KeyedJaggedTensor(["f", "f"], torch.arange(4), lengths=torch.tensor([2, 2]))
+    with pytest.raises(hotbed.ArgumentError, match="are in the batch more than once"):
+        ht.EmbeddingBagCollection(tables)(twice)
+
+
+def test_offsets_of_a_sequence_may_not_fall():
+    module = ht.EmbeddingCollection([ht.EmbeddingConfig(ROWS, DIM, "a", feature_names=["f"])])
+    with pytest.raises(hotbed.KeyRangeError, match="lengths: -2 keys in bag 1"):
+        module(ht.KeyedJaggedTensor(["f"], torch.arange(8), offsets=torch.tensor([0, 5, 3, 8])))
+
+
+@pytest.mark.parametrize("field", ["check", "nonfinite"])
+def test_options_do_not_replace_an_argument(field):
+    with pytest.raises(
+        hotbed.ArgumentError, match=f"options '{field}' is a field that the collection's other arguments"
+    ):
+        collection(options={field: 0})
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_keys_outside_of_a_static_table_are_ignored(training):
     table = ht.EmbeddingConfig(ROWS, DIM, "a", feature_names=["f"], init_fn=lambda weight: weight.fill_(3.0))

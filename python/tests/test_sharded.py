@@ -150,7 +150,9 @@ def test_ranks_train_as_one(plan, pooling):
     check_rows(merged([r[1] for r in results]), all_rows(one))
 
 
-@pytest.mark.parametrize("optimizer", [ht.SGD(lr=0.1), ht.Adagrad(lr=0.1), ht.RowWiseAdagrad(lr=0.1)])
+@pytest.mark.parametrize(
+    "optimizer", [ht.SGD(lr=0.1), ht.SGD(lr=0.1, max_gradient=1e-3), ht.Adagrad(lr=0.1), ht.RowWiseAdagrad(lr=0.1)]
+)
 def test_other_optimizers_and_weights(optimizer):
     def body(comm):
         ebc = pooled(comm, optimizer=optimizer, is_weighted=True)
@@ -583,6 +585,25 @@ def test_a_rank_that_has_most_keys_is_a_warning(route, warned):
     texts = [str(w.message) for w in caught if "distinct keys of a batch" in str(w.message)]
     assert len(texts) == warned
     assert all("of 6000 distinct keys of a batch, 6000 belong to rank 0 of 2" in text for text in texts)
+
+
+@pytest.mark.parametrize("call", ["save", "async_save", "load"])
+def test_a_bad_argument_on_one_rank_is_an_error_on_all(tmp_path, call):
+    def body(comm):
+        ebc, bad = pooled(comm), comm.rank == 1
+        if call == "load":
+            checkpoint.save(tmp_path / "c", ebc)
+        try:  # a rank that leaves its communicator by an exception would tell the others
+            if call == "load":
+                return checkpoint.load(tmp_path / "c", ebc, "one path" if bad else [])
+            return getattr(checkpoint, call)(tmp_path / "c", ebc, extra="text" if bad else b"")
+        except hotbed.HotbedError as error:
+            return error
+
+    first, second = on_threads(body)
+    text = "increments: 'one path'" if call == "load" else "extra: 'text' is not bytes"
+    assert isinstance(second, hotbed.ArgumentError) and text in str(second)
+    assert isinstance(first, hotbed.CommError) and text in str(first)
 
 
 def test_a_state_dict_has_all_rows_where_ranks_have_no_process_group():

@@ -127,6 +127,8 @@ class _Collection(Freezable):
             )
         if not isinstance(options, (Mapping, type(None))) or not all(isinstance(name, str) for name in options or ()):
             raise wrong("options", options, "is not a dict of fields of hotbed_storage_options")
+        if "nonfinite" in (options or {}):
+            raise wrong("options", "nonfinite", "is a field that the collection's other arguments set")
         more = {"nonfinite": _NONFINITE[nonfinite], **(options or {})}
         with contextlib.nullcontext() if comm is None else comm.calls(0):
             self._pooled = pooled
@@ -748,7 +750,7 @@ def inputs(features: Any, storage: Storage, is_weighted: bool) -> Inputs:
     if is_weighted:
         _check_weights(features.weights_or_none())
     wanted, given = storage.feature_names, features.keys()
-    if given != wanted:
+    if given != wanted or len(set(wanted)) < len(wanted):
         missing = [f for f in wanted if f not in given]
         if missing:
             raise ArgumentError(
@@ -778,6 +780,12 @@ def _check_weights(weights: Optional[torch.Tensor]) -> None:
         raise ArgumentError(f"weights: dtype {weights.dtype} is not a floating-point type", "weights", weights.dtype)
 
 
+def _check_lengths(lengths: torch.Tensor) -> None:
+    if lengths.device.type == "cpu" and bool((lengths < 0).any()):  # on a GPU, the host would wait
+        bag = int((lengths < 0).nonzero()[0])
+        raise KeyRangeError(f"lengths: {int(lengths[bag])} keys in bag {bag}", "lengths", int(lengths[bag]), 0)
+
+
 def _check_permutable(features: Any, wanted: Sequence[str]) -> None:
     """Check what ``permute()`` does not: types, names, and lengths by which it would read outside of the tensors."""
     check_index("keys", features.values())
@@ -795,9 +803,7 @@ def _check_permutable(features: Any, wanted: Sequence[str]) -> None:
     if torch.compiler.is_compiling():
         torch._check(bounds[-1] == keys, lambda: "offsets: the last one is not the number of keys")
         return
-    if lengths.device.type == "cpu" and bool((lengths < 0).any()):  # on a GPU, the host would wait
-        bag = int((lengths < 0).nonzero()[0])
-        raise KeyRangeError(f"lengths: {int(lengths[bag])} keys in bag {bag}", "lengths", int(lengths[bag]), 0)
+    _check_lengths(lengths)
     if bounds[0] != 0:
         raise KeyRangeError(f"offsets: the first is {bounds[0]}, not 0", "offsets", bounds[0], 0)
     if bounds[-1] != keys:
@@ -988,7 +994,7 @@ class EmbeddingCollection(_Collection):
         for given, storage in zip(batches, self._storages):
             rows, features = self._lookup(given, storage)
             bounds, offsets, samples = features.offset_per_key(), features.offsets(), features.stride()
-            sizes = [end - begin for begin, end in zip(bounds, bounds[1:])]
+            sizes, lengths = [end - begin for begin, end in zip(bounds, bounds[1:])], offsets[1:] - offsets[:-1]
             if torch.compiler.is_compiling():
                 for size in (*sizes, rows.shape[0] - bounds[-1]):
                     torch._check(size >= 0)
@@ -996,20 +1002,24 @@ class EmbeddingCollection(_Collection):
                 raise KeyRangeError(
                     f"offsets: features begin at {bounds} of {rows.shape[0]} keys", "offsets", bounds, rows.shape[0]
                 )
+            else:
+                _check_lengths(lengths)
             # One split: each slice would have a gradient as large as all rows.
             parts = torch.split(rows, [*sizes, rows.shape[0] - bounds[-1]])
             for i, (t, feature) in enumerate(storage.features):
-                inside = offsets[i * samples : (i + 1) * samples + 1]
-                found[self._name(storage.tables[t], feature)] = make(parts[i], lengths=inside[1:] - inside[:-1])
+                inside = lengths[i * samples : (i + 1) * samples]
+                found[self._name(storage.tables[t], feature)] = make(parts[i], lengths=inside)
         return {self._name(t, f): found[self._name(t, f)] for t in self._tables for f in t.features}
 
     def flat(self, features: Any) -> torch.Tensor:
         """Read the row of each key of a batch whose features are in the order of the tables.
 
         Returns:
-            ``[keys, embedding_dim]``, in the order of the batch's keys.  The host does not read the offsets.
+            ``[keys, embedding_dim]``, in the order of the batch's keys, without those of features that no table reads.
+            The host does not read the offsets.
 
         Raises:
+            ArgumentError: the features are in another order, or two tables read one.
             StateError: the tables have several routing rules or optimizers, so their rows come from several lookups.
         """
         if len(self._storages) > 1:
@@ -1019,7 +1029,16 @@ class EmbeddingCollection(_Collection):
                 value=len(self._storages),
                 limit=1,
             )
-        return self._lookup(features, self._storages[0])[0]
+        rows, read = self._lookup(features, self._storages[0])
+        wanted, given = list(read.keys()), list(features.keys())
+        if [feature for feature in given if feature in wanted] != wanted:
+            raise ArgumentError(
+                f"flat: the batch has the features {given}, the tables {wanted}, in this order; call the collection "
+                "itself",
+                parameter="features",
+                value=given,
+            )
+        return rows
 
 
 __all__ = ["EmbeddingBagCollection", "EmbeddingCollection", "KeyedJaggedTensor"]

@@ -209,6 +209,8 @@ class ShardedStorage(Storage):
             weighted=self._is_weighted,
             growth_every=given.growth_every,
         )
+        if given.gradient_scale != 0:  # C clamps before it scales
+            options.optimizer.max_gradient *= self.comm.size / abs(given.gradient_scale)
         out = ffi.new("hotbed_sharded **")
         with self.comm.calls(tag_of(self._number, "creation")):  # a collective call
             try:

@@ -183,7 +183,8 @@ class SGD(Fused):
         lr: the learning rate.
         weight_decay: in all optimizers here it is decoupled: it is applied to the row, not added to the gradient.
         max_gradient: each element of the gradient that a backward receives is clamped to ``[-max_gradient,
-            max_gradient]`` before any sum; 0: it is not clamped.
+            max_gradient]`` before any sum, on several ranks after it is scaled (``ShardedOptions.gradient_scale``);
+            0: it is not clamped.
         l2_decay: ``l2_decay * w`` is added to the summed gradient, as by PyTorch's ``weight_decay``, except AdamW's.
     """
 

@@ -337,8 +337,10 @@ hotbed_status hotbed_pipeline_drain(hotbed_pipeline *pipeline) {
     HOTBED_TRY(check_alive(pipeline));
     pipeline->exhausted = true;
     pipeline->bound = false;
-    if (!pipeline->filled)
-        return release_held(pipeline);
+    if (!pipeline->filled) { /* only serial iterations may have run */
+        HOTBED_TRY(release_held(pipeline));
+        return finish_streams(pipeline);
+    }
     do
         HOTBED_TRY(hotbed_pipeline_progress(pipeline, &iteration));
     while (iteration != NULL);
@@ -410,6 +412,9 @@ hotbed_status hotbed_pipeline_run_watched(
     pipeline->loader = (hotbed_loader){0}; /* the caller owns the batch */
     pipeline->bound = false;
     pipeline->exhausted = true;
+    pipeline->finished = false;
+    pipeline->first = pipeline->pulled; /* later periods do not run this iteration again */
+    pipeline->period = pipeline->pulled;
     if (out != NULL)
         *out = given;
     return HOTBED_OK;

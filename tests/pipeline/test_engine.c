@@ -423,6 +423,36 @@ static void serial_runs_and_periods_take_turns(hotbed_backend backend) {
     hotbed_stream_destroy(stream);
 }
 
+/* The periods that a drain or a progress enqueues after serial runs have no tasks. A drain waits for
+ * the plan's streams, also if it has waited for them before, or if no period was enqueued. */
+static void serial_runs_are_not_run_again(hotbed_backend backend) {
+    for (uint64_t trained = 0; trained <= 2; trained += 2) {
+        fake_plan p;
+        const hotbed_iteration *iteration;
+        fake_plan_open(&p, backend, single);
+        fake_plan_start(&p, trained);
+        hotbed_stream *stream = p.streams[0].stream;
+        if (trained > 0)
+            CHECK_EQ(fake_plan_run(&p), trained);
+        p.num_ran = 0;
+        for (uint64_t i = 0; i < 2; i++)
+            CHECK_OK(hotbed_pipeline_run_serial(p.pipeline, &p.memory[i], stream, NULL));
+        hotbed_counters before = hotbed_test_counters();
+        CHECK_OK(hotbed_pipeline_drain(p.pipeline));
+        hotbed_counters after = hotbed_test_counters();
+        CHECK_EQ(after.host_waits, before.host_waits + p.plan.num_streams);
+        CHECK_OK(hotbed_pipeline_run_serial(p.pipeline, &p.memory[2], stream, NULL));
+        CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
+        CHECK(iteration == NULL);
+        fake_plan_bind(&p, 1); /* its tasks run after all tasks that were enqueued before */
+        CHECK_EQ(fake_plan_run(&p), 1);
+        CHECK_STRING(
+            fake_plan_order(&p), trained == 0 ? "a0 b0 c0 a1 b1 c1 a2 b2 c2 a3 b3 c3"
+                                              : "a2 b2 c2 a3 b3 c3 a4 b4 c4 a5 b5 c5");
+        fake_plan_close(&p);
+    }
+}
+
 static void device_times_are_logged(hotbed_backend backend) {
     fake_plan p;
     hotbed_log_entry log[64];
@@ -588,6 +618,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(turns_are_the_same_in_every_run)},
     {TEST(a_period_allocates_nothing_and_waits_for_no_stream)},
     {TEST(serial_runs_and_periods_take_turns)},
+    {TEST(serial_runs_are_not_run_again)},
     {TEST(device_times_are_logged)},
     {TEST(unequal_batch_counts_end_on_all_ranks)},
     {TEST(ranks_agree_on_shortcuts)},

@@ -318,9 +318,9 @@ hotbed_status hotbed_pipeline_progress(hotbed_pipeline *pipeline, const hotbed_i
     if (!pipeline->filled) {
         HOTBED_TRY(hotbed_pipeline_fill(pipeline));
     } else {
-        bool held = pipeline->holding;
         HOTBED_TRY(release_held(pipeline));
-        if (held)
+        /* `holding` does not tell that a period is due: hotbed_pipeline_idle() clears it. */
+        if (pipeline->period < pipeline->retired + pipeline->program->depth)
             HOTBED_TRY(enqueue_period(pipeline));
     }
     if (pipeline->retired == pipeline->pulled)

@@ -131,6 +131,31 @@ static void a_drain_leaves_nothing_in_flight(hotbed_backend backend) {
     }
 }
 
+/* With depth 1 nothing is in flight between two iterations. Calls that need this leave the loader
+ * bound. */
+static void calls_between_iterations_do_not_end_training(hotbed_backend backend) {
+    static const fake_task sketch[] = {{.name = "a"}, {.name = "b", .after = "a"}, {.name = NULL}};
+    fake_plan p;
+    const hotbed_iteration *iteration;
+    hotbed_log_entry log[16];
+    uint64_t n = 0;
+    fake_plan_open(&p, backend, sketch);
+    fake_plan_start(&p, 5);
+    CHECK_EQ(hotbed_pipeline_depth(p.pipeline), 1);
+    for (uint64_t i = 0; i < 5; i++) {
+        CHECK_OK(hotbed_pipeline_progress(p.pipeline, &iteration));
+        CHECK(iteration != NULL);
+        CHECK_EQ(hotbed_iteration_number(iteration), i);
+        CHECK_OK(hotbed_pipeline_log(p.pipeline, 16, log, &n));
+        CHECK_EQ(n, 2 * (i + 1));
+        CHECK_OK(hotbed_pipeline_shortcut(p.pipeline, NULL));
+    }
+    CHECK_EQ(fake_plan_run(&p), 0);
+    CHECK_EQ(p.given_back, 5);
+    CHECK_STRING(fake_plan_order(&p), "a0 b0 a1 b1 a2 b2 a3 b3 a4 b4");
+    fake_plan_close(&p);
+}
+
 static uint64_t place(const fake_plan *p, const char *task, uint64_t iteration) {
     uint32_t t = fake_plan_find(p, task);
     for (uint64_t i = 0; i < p->num_ran; i++)
@@ -609,6 +634,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(every_task_runs_once_a_batch)},
     {TEST(m_batches_give_m_results_then_the_end)},
     {TEST(a_drain_leaves_nothing_in_flight)},
+    {TEST(calls_between_iterations_do_not_end_training)},
     {TEST(signed_distances_are_kept)},
     {TEST(buffer_sets_are_used_by_one_iteration_at_a_time)},
     {TEST(consumers_see_what_a_delayed_producer_made)},

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/stream.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -411,6 +412,28 @@ static void describe(const hotbed_program *program, hotbed_pipeline_plan_report 
     }
 }
 
+/* A capture of a gradient holds all that was added before, so a replay would discard what earlier
+ * tasks of the current iteration added: only the first task that adds to it can be skipped. */
+static void refuse_later_adders(hotbed_program *program) {
+    for (uint32_t v = 0; v < program->num_values; v++) {
+        const hotbed_program_step *first = NULL;
+        for (uint32_t n = 0; n < program->num_steps; n++) {
+            hotbed_program_step *step = &program->steps[program->serial[n]];
+            if ((step->writes_grad >> v & 1) == 0)
+                continue;
+            if (first == NULL) {
+                first = step;
+            } else if (!step->always) {
+                step->always = true;
+                hotbed_write(
+                    &(hotbed_writer){step->why, sizeof step->why, 0},
+                    "it adds to the gradient of '%s' after '%s'", program->values[v].name,
+                    first->name);
+            }
+        }
+    }
+}
+
 hotbed_status hotbed_program_read(
     const hotbed_pipeline_plan *plan, hotbed_program *program,
     hotbed_pipeline_plan_report *report) {
@@ -436,6 +459,7 @@ hotbed_status hotbed_program_read(
     HOTBED_TRY(read_edges(&p, program));
     HOTBED_TRY(read_backward(&p, program));
     HOTBED_TRY(hotbed_program_arrange(program, p.order));
+    refuse_later_adders(program);
     if (report != NULL)
         describe(program, report);
     return hotbed_program_check_order(program, NULL, NULL);

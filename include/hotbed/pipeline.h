@@ -376,14 +376,15 @@ hotbed_iteration_grad(const hotbed_iteration *iteration, uint32_t value, void **
  * is `by_buffer_set`) and is captured: its declared writes are copied, and its io is captured. From
  * then on the task is replayed from the capture, without running. An ordered task still takes its
  * turn. The backward of a replayed task gives zero gradients to its inputs. Writes of 0 bytes keep
- * their pointer. Nothing may be in flight. May allocate.
+ * their pointer. If several tasks add to a gradient, only the first of them can be skipped. Nothing
+ * may be in flight. May allocate.
  *
  *   tasks  names, separated by spaces; NULL or "": none
  *
  * All ranks of the agreement make the same call.
  * Errors: ARGUMENT (no such task); UNSUPPORTED (a task that is `always`, with the reason if it is
- * known); COMM (ranks name different tasks: no rank has changed anything); STATE (in flight);
- * MEMORY. */
+ * known, or a later one that adds to a gradient); COMM (ranks name different tasks: no rank has
+ * changed anything); STATE (in flight); MEMORY. */
 HOTBED_API HOTBED_MUST_USE hotbed_status
 hotbed_pipeline_shortcut(hotbed_pipeline *pipeline, const char *tasks);
 

@@ -5,6 +5,8 @@
  * of x. */
 #include "tests/pipeline/fake_plan.h"
 
+#include "hotbed/profile.h"
+
 #include "base/error.h"
 #include "base/host_launch.h"
 #include "base/port.h"
@@ -228,6 +230,65 @@ static void a_skipped_backward_replays_its_gradients(hotbed_backend backend) {
     fake_plan_close(&p);
 }
 
+static hotbed_status add_number(hotbed_iteration *it, void *self, hotbed_stream *stream) {
+    void *grad;
+    HOTBED_TRY(hotbed_iteration_grad_add(it, X, stream, &grad));
+    const line l = {.to = grad, .factor = (float)hotbed_iteration_number(it), .add = true};
+    return launch(&l, stream);
+}
+
+static hotbed_status add_tens(hotbed_iteration *it, void *self, hotbed_stream *stream) {
+    void *grad;
+    HOTBED_TRY(hotbed_iteration_grad_add(it, X, stream, &grad));
+    const line l = {.to = grad, .factor = 10.0F * (float)hotbed_iteration_number(it), .add = true};
+    return launch(&l, stream);
+}
+
+/* A replay of the first task that adds to a gradient keeps what later tasks add. A later task is
+ * refused, since its capture would also hold what the first one added; a profile measures it
+ * between synchronizations. */
+static void only_the_first_that_adds_to_a_gradient_is_skipped(hotbed_backend backend) {
+    static const fake_task two[] = {
+        {.name = "dist", .writes = "x"},
+        {.name = "tens", .after = "number", .reads = "x", .writes = "x.grad"},
+        {.name = "number", .after = "dist", .reads = "x", .writes = "x.grad"},
+        {.name = "train", .after = "tens", .reads = "x.grad"},
+        {.name = NULL}};
+    fake_plan p;
+    hotbed_profile profile;
+    void *batches[1] = {NULL};
+    memset(&w, 0, sizeof w);
+    fake_plan_open(&p, backend, two);
+    p.plan.values = values;
+    p.plan.num_values = 1;
+    p.selves[0].work = dist;
+    p.selves[1].work = add_tens;
+    p.selves[2].work = add_number;
+    p.selves[3].work = train;
+    CHECK_OK(hotbed_pipeline_create(&p.plan, &p.options, &p.pipeline));
+    hotbed_stream *stream = hotbed_pipeline_stream(p.pipeline);
+    CHECK_STATUS(hotbed_pipeline_shortcut(p.pipeline, "tens"), HOTBED_ERR_UNSUPPORTED);
+    CHECK(
+        strstr(
+            hotbed_last_error(), "'tens' cannot be skipped: it adds to the gradient of 'x' "
+                                 "after 'number'") != NULL);
+    CHECK_OK(hotbed_pipeline_run_serial(p.pipeline, NULL, stream, NULL)); /* iteration 0 adds 0 */
+    CHECK_OK(hotbed_pipeline_shortcut(p.pipeline, "number"));
+    for (int i = 0; i < 3; i++) /* 1 is captured; 10 + 20 + 30 are not */
+        CHECK_OK(hotbed_pipeline_run_serial(p.pipeline, NULL, stream, NULL));
+    CHECK_OK(hotbed_stream_sync(stream));
+    for (int i = 0; i < N; i++)
+        CHECK_NEAR(w.table[i], -63.0F, 0.0);
+    CHECK_OK(hotbed_pipeline_shortcut(p.pipeline, NULL));
+    hotbed_profile_options options = {
+        .size = sizeof options, .batches = batches, .num_batches = 1, .stream = stream};
+    CHECK_OK(hotbed_profile_run(p.pipeline, &options, &profile));
+    CHECK(!profile.tasks[1].skipped);
+    CHECK_NEAR(profile.tasks[1].exposed, profile.tasks[1].alone, 0.0);
+    CHECK(profile.tasks[2].skipped);
+    fake_plan_close(&p);
+}
+
 /* --- declared io ------------------------------------------------------------------------------ */
 
 static uint64_t kept;
@@ -303,6 +364,7 @@ const hotbed_test hotbed_tests[] = {
     {TEST(a_task_is_captured_once_and_replayed)},
     {TEST(a_skipped_task_gives_zero_gradients_upstream)},
     {TEST(a_skipped_backward_replays_its_gradients)},
+    {TEST(only_the_first_that_adds_to_a_gradient_is_skipped)},
     {TEST(outside_state_is_restored)},
     {TEST(values_and_gradients_are_checked)},
     {NULL, NULL},

@@ -362,8 +362,12 @@ static hotbed_status check_scores(const tool_source *s) {
 }
 
 static hotbed_status check_path(const char *path) {
-    const char *slash = strrchr(path, '/');
-    if (strncmp(slash == NULL ? path : slash + 1, ".tmp-", 5) == 0)
+    char *real = realpath(path, NULL); /* the name behind ".", a link and a trailing slash */
+    if (real == NULL)
+        return hotbed_io_fail("cannot read", path, -errno);
+    const bool unfinished = strncmp(strrchr(real, '/') + 1, ".tmp-", 5) == 0;
+    free(real);
+    if (unfinished)
         return hotbed_fail(HOTBED_ERR_STATE, "%s is an unfinished export", path);
     return HOTBED_OK;
 }

@@ -710,7 +710,12 @@ def check_cut_short(root):
     unfinished = os.path.join(root, ".tmp-00")
     tool("convert", path, out, "--to", "npy")
     os.rename(out, unfinished)
-    tool("convert", unfinished, out + "-back", *FROM_NPY, status=2)
+    link = os.path.join(root, "link")
+    os.symlink(unfinished, link)
+    for given in (unfinished, unfinished + "/", unfinished + "//", ".", link, link + "/"):
+        done = tool_run("convert", given, out + "-back", *FROM_NPY, cwd=unfinished)
+        check(done.returncode == 2 and f"{given} is an unfinished export" in done.stderr, f"{given}: {done}")
+    os.remove(link)
     shutil.rmtree(unfinished)
 
 

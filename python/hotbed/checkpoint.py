@@ -19,7 +19,7 @@ import re
 import threading
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
 from hotbed._c import check, ffi, lib, new, text
 from hotbed.errors import ArgumentError, CorruptError, FileError, StateError, UnsupportedError, wrong
@@ -1099,7 +1099,8 @@ def read(
         if not shard.exists():
             raise CorruptError(f"{shard} is missing", path=os.fspath(shard))
     try:
-        return _read_tables(path, {name: known[name] for name in wanted}, progress)
+        with_states = {line.split()[1] for line in manifest if line.startswith("extent ") and " opt/" in line}
+        return _read_tables(path, {name: known[name] for name in wanted}, with_states, progress)
     except (KeyError, OSError, RuntimeError) as error:
         raise CorruptError(f"{os.fspath(path)}: HDF5 cannot read it: {error}", path=os.fspath(path)) from error
 
@@ -1116,8 +1117,10 @@ def _values(rows: numpy.ndarray[Any, Any], dim: int, dtype: int) -> numpy.ndarra
     return values
 
 
-def _read_tables(path: Path, wanted: Dict[str, Tuple[int, int, int]], progress: bool) -> Dict[str, Table]:
-    """Read tables, given their rows, dims and types."""
+def _read_tables(
+    path: Path, wanted: Dict[str, Tuple[int, int, int]], with_states: Set[str], progress: bool
+) -> Dict[str, Table]:
+    """Read tables, given their rows, dims and types, and the names of those with optimizer states."""
     import h5py
     import numpy
 
@@ -1129,8 +1132,8 @@ def _read_tables(path: Path, wanted: Dict[str, Tuple[int, int, int]], progress: 
             at = file["embeddings"][group]
             keys = at["weight_id"][:] if "weight_id" in at else numpy.arange(rows, dtype=numpy.int64)
             scores = at["metadata"][:] if "metadata" in at else None
-            optimizer = file.get(f"optimizer/embeddings.{group}.weight", {})
-            states = {k[len(group) + 1 :]: v[:] for k, v in optimizer.items()}
+            optimizer = file[f"optimizer/embeddings.{name}.weight"] if name in with_states else {}
+            states = {k[len(name) + 1 :]: v[:] for k, v in optimizer.items()}
             found[name] = Table(name, keys, _values(at["weight"][:], dim, dtype), scores, states)
     return found
 

@@ -306,6 +306,21 @@ def test_a_checkpoint_is_read_without_the_library(tmp_path):
     assert frame.shape == (n, DIM) and frame.index.name == "key"
 
 
+def test_the_states_of_each_table_are_read_or_missed(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    names = [".", "..", "opt"]
+    tables = [ht.EmbeddingBagConfig(ROWS, DIM, name, feature_names=["f"]) for name in names]
+    ebc = ht.EmbeddingBagCollection(tables, optimizer=ht.Adam(lr=0.1))
+    ebc(batch(["f"], SAMPLES, ROWS)).values().square().sum().backward()
+    checkpoint.save(tmp_path / "c", ebc)
+    for name, table in checkpoint.read(tmp_path / "c").items():
+        assert sorted(table.states) == ["exp_avg", "exp_avg_sq"] and table.states["exp_avg"].any(), name
+    with h5py.File(tmp_path / "c" / "index.h5", "r+") as file:
+        del file["optimizer/embeddings...weight"]
+    with pytest.raises(hotbed.CorruptError, match="embeddings...weight"):
+        checkpoint.read(tmp_path / "c", ["."], verify=False)
+
+
 @pytest.mark.parametrize("arena", [None, (0, 0), (3000, 1 << 20)])
 def test_training_goes_on_during_an_async_save(arena, tmp_path):
     first, second = collection(), collection(5)

@@ -177,8 +177,10 @@ static void diff_storage(
     diff_number(d, "seed", x->seed, y->seed);
     diff_optimizer(d, &x->optimizer, &y->optimizer);
     diff_number(d, "state.optimizer_steps", x->state.optimizer_steps, y->state.optimizer_steps);
-    if (!d->options->ignore_scores) /* it is the latest score */
+    if (!d->options->ignore_scores) { /* they are the latest scores */
         diff_number(d, "state.clock", x->state.clock, y->state.clock);
+        diff_number(d, "state.time", x->state.time, y->state.time);
+    }
     diff_real(d, "state.beta1_power", x->state.beta1_power, y->state.beta1_power);
     diff_real(d, "state.beta2_power", x->state.beta2_power, y->state.beta2_power);
     diff_real(d, "state.learning_rate", x->state.learning_rate, y->state.learning_rate);

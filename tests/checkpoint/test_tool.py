@@ -486,7 +486,7 @@ def check_diff(root):
         shutil.rmtree(b)
 
     sample(b, HOTBED_SAMPLE_RANKS="2", HOTBED_SAMPLE_TIMES="1")
-    both_ways("times in one of two", "times_only_in")
+    both_ways("times in one of two", "times_only_in", "state.time")
     check([i[0]["times_only_in"] for i in differs] == ["b", "a"], "which one has times")
     sample(b, HOTBED_SAMPLE_RANKS="2", HOTBED_SAMPLE_EXTRA="of the caller")
     both_ways("a blob in one of two", "blob.extra")
@@ -520,6 +520,16 @@ def check_diff(root):
         tool("convert", raw, path, "--from", "dynamicemb", "--optimizer=" + ("adam" if path == a else "sgd"))
         shutil.rmtree(raw)
     both_ways("counts, and the optimizer", "counts_added", "counts_removed", "optimizer")
+    shutil.rmtree(a)
+    for now, path in ((100, a), (200, b)):
+        os.mkdir(raw)
+        rows = np.zeros((9, 4), np.float32)
+        write_raw(raw, "t", 0, 1, emb_keys=np.arange(9), emb_values=rows, emb_scores=(now - np.arange(9)) * 1000)
+        write_args(raw, "t", evict_strategy="EvictStrategy.KLru", hotbed_time=now)
+        tool("convert", raw, path, "--from", "dynamicemb")
+        shutil.rmtree(raw)
+    tool("diff", "--ignore-scores", a, b)
+    both_ways("the time of a storage", "state.time")
     shutil.rmtree(a)
     os.rmdir(place)
 

@@ -383,13 +383,15 @@ hotbed_status hotbed_chunk_create(const size_t row_bytes[HOTBED_ROW_COLUMNS], ho
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
         row += row_bytes[i];
     c.capacity = BYTES / row < 1 ? 1 : BYTES / row;
-    c.memory = hotbed_new(c.capacity * row);
-    HOTBED_TRY_MEMORY(c.memory, "%zu bytes of rows", (size_t)c.capacity * row);
-    char *at = c.memory;
+    size_t starts[HOTBED_ROW_COLUMNS], bytes = 0;
     for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++) {
-        c.columns[i] = row_bytes[i] == 0 ? NULL : at;
-        at += c.capacity * row_bytes[i];
+        starts[i] = bytes;
+        bytes += (c.capacity * row_bytes[i] + 7) & ~(size_t)7; /* int8 rows may end anywhere */
     }
+    c.memory = hotbed_new(bytes);
+    HOTBED_TRY_MEMORY(c.memory, "%zu bytes of rows", bytes);
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        c.columns[i] = row_bytes[i] == 0 ? NULL : (char *)c.memory + starts[i];
     *out = c;
     return HOTBED_OK;
 }

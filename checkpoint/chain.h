@@ -107,6 +107,7 @@ typedef struct hotbed_chunk {
     void *memory;
 } hotbed_chunk;
 
-/* Allocate a chunk of about 1 MiB of rows, of row_bytes[i] each in column i. Errors: MEMORY. */
+/* Allocate a chunk of about 1 MiB of rows, of row_bytes[i] each in column i. Each column starts at a
+ * multiple of 8 bytes. Errors: MEMORY. */
 hotbed_status hotbed_chunk_create(const size_t row_bytes[HOTBED_ROW_COLUMNS], hotbed_chunk *out);
 void hotbed_chunk_destroy(hotbed_chunk *chunk);

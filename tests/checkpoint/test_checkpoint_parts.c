@@ -2,6 +2,7 @@
  * imported scores, file layout. */
 #define _DEFAULT_SOURCE /* fork() */
 #include "base/error.h"
+#include "checkpoint/chain.h"
 #include "checkpoint/extent.h"
 #include "checkpoint/format/bucket.h"
 #include "checkpoint/format/io.h"
@@ -522,6 +523,20 @@ static void programs_that_use_libhdf5_keep_its_flush_at_exit(hotbed_backend back
     CHECK(H5Fclose(file) >= 0);
 }
 
+static void columns_of_a_chunk_are_aligned(hotbed_backend backend) {
+    const size_t row_bytes[HOTBED_ROW_COLUMNS] = {
+        [HOTBED_COLUMN_KEYS] = 8,
+        [HOTBED_COLUMN_VALUES] = 9,
+        [HOTBED_COLUMN_STATE] = 20,
+        [HOTBED_COLUMN_TIMES] = 8};
+    hotbed_chunk chunk;
+    CHECK_OK(hotbed_chunk_create(row_bytes, &chunk));
+    CHECK(chunk.capacity % 2 == 1); /* else rows of 9 bytes end at an even address */
+    for (uint32_t i = 0; i < HOTBED_ROW_COLUMNS; i++)
+        CHECK_EQ((uintptr_t)chunk.columns[i] % 8, 0);
+    hotbed_chunk_destroy(&chunk);
+}
+
 const hotbed_test hotbed_tests[] = {
     {TEST(programs_that_use_libhdf5_keep_its_flush_at_exit)},
     {TEST(layouts_need_no_disk_space)},
@@ -536,5 +551,6 @@ const hotbed_test hotbed_tests[] = {
     {TEST(digests_are_xxh3_128)},
     {TEST(long_names_keep_their_end)},
     {TEST(files_are_written_whole)},
+    {TEST(columns_of_a_chunk_are_aligned)},
     {NULL, NULL},
 };

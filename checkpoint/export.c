@@ -267,6 +267,10 @@ static hotbed_status put_datasets(h5_export *e, hotbed_h5 *h5) {
             HOTBED_TRY(hotbed_h5_dataset(
                 h5, path, hotbed_layout_shape(m, table, i, e->rows[t]),
                 &e->offsets[(size_t)t * HOTBED_ROW_COLUMNS + i]));
+            if (i == HOTBED_COLUMN_VALUES) { /* int8 and fp8 rows are bytes in the file */
+                HOTBED_TRY(hotbed_h5_text(h5, path, "dtype", hotbed_dtype_name(table->dtype)));
+                HOTBED_TRY(hotbed_h5_number(h5, path, "dim", table->dim));
+            }
         }
     }
     return HOTBED_OK;

@@ -1058,6 +1058,13 @@ def check_row_types(root):
         check(tool_json("inspect", one)["tables"][0]["dtype"] == first, f"the type of {first}")
         values = read(one)
         check(np.abs(values - weights).max() <= errors[first], f"the values of {first}")
+        file = one + ".h5"
+        tool("convert", one, file, "--to", "h5")
+        if h5py is not None:
+            with h5py.File(file, "r") as opened:
+                found = dict(opened["embeddings/t/weight"].attrs)
+                check(found == {"dtype": first.encode(), "dim": 70}, f"what rows of {first} are: {found}")
+        os.remove(file)
         for second in errors:
             other = os.path.join(root, "other")
             check(tool_json("convert", one, other, "--dtype", second)["ranks"] == 1, "shards of a converted one")

@@ -317,7 +317,7 @@ def test_the_states_of_each_table_are_read_or_missed(tmp_path):
         assert sorted(table.states) == ["exp_avg", "exp_avg_sq"] and table.states["exp_avg"].any(), name
     with h5py.File(tmp_path / "c" / "index.h5", "r+") as file:
         del file["optimizer/embeddings...weight"]
-    with pytest.raises(hotbed.CorruptError, match="embeddings...weight"):
+    with pytest.raises(hotbed.CorruptError, match=r"embeddings\.\.\.weight"):
         checkpoint.read(tmp_path / "c", ["."], verify=False)
 
 

@@ -77,6 +77,8 @@ class Comm:
         #: The process group whose ranks these are; None: unknown.  And its device meshes, by type of device.
         self.group: Any = None
         self.meshes: Dict[str, Any] = {}
+        #: Whether every rank is the same in the default process group; None: the ranks have not compared it.
+        self.is_world: Optional[bool] = None
         #: The last error that all ranks raised together; after it the ranks still agree.
         self.agreed: Optional[BaseException] = None
         weakref.finalize(self, lib.hotbed_comm_destroy, pointer)

@@ -1351,9 +1351,28 @@ def killed(folder):
     assert comm.failure()["reason"] == "LEFT"
 
 
+def reordered(folder):
+    """Three ranks in the reverse order of the process group: only rank 1 is the same in both."""
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    comm = hotbed.Comm.from_store(dist.FileStore(str(folder / "store"), 3), 2 - dist.get_rank(), 3)
+    ebc = pooled(comm)
+    ebc(bags(comm.rank)).values().sum().backward()
+    rows = ebc.state_dict()["embedding_bags.item.weight"]
+    assert type(rows) is torch.Tensor and rows.shape == (ROWS, DIM)
+    dist.destroy_process_group()
+
+
 def run(*command):
     done = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
     assert done.returncode == 0, done.stdout.decode()
+
+
+def test_ranks_may_have_another_order_than_the_process_group(tmp_path):
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    run(*launcher, __file__, "reordered", str(tmp_path))
 
 
 def test_torchrun(tmp_path, needs_hdf5):
@@ -1400,4 +1419,4 @@ def test_a_killed_rank_is_noticed(tmp_path):
 
 
 if __name__ == "__main__":
-    {"under_torchrun": under_torchrun, "killed": killed}[sys.argv[1]](pathlib.Path(sys.argv[2]))
+    {"under_torchrun": under_torchrun, "killed": killed, "reordered": reordered}[sys.argv[1]](pathlib.Path(sys.argv[2]))

@@ -121,14 +121,19 @@ def _sharded(part: torch.Tensor, rows: int, mesh: Any) -> Any:
 
 
 def _mesh(storage: ShardedStorage) -> Any:
-    """Return the device mesh of a storage's ranks; None if they are not the ranks of a process group."""
+    """Return the device mesh of a storage's ranks; None if they are not the ranks of a process group.
+
+    All ranks call it together.
+    """
     comm = storage.comm
     if not dist.is_available() or not dist.is_initialized():
         return None
     group = comm.group
     if group is None and comm.transport != "threads":
-        same = (dist.get_rank(), dist.get_world_size()) == (comm.rank, comm.size)
-        group = dist.group.WORLD if same else None
+        if comm.is_world is None:
+            same = (dist.get_rank(), dist.get_world_size()) == (comm.rank, comm.size)
+            comm.is_world = all(map(any, gather(comm, storage.device, storage.streams.current(), bytes([same]))))
+        group = dist.group.WORLD if comm.is_world else None
     if group is None:
         return None
     kind = storage.device.type

@@ -22,14 +22,14 @@ cat "$(dirname "$0")/entries.json"
 """
 
 SANITIZER = """#!/usr/bin/env python3
-import os, sys, time
+import os, signal, sys
 tests = sys.argv[sys.argv.index("--backend") + 2:]
 with open(os.path.join(os.path.dirname(sys.argv[0]), "runs"), "a") as runs:
     runs.write(" ".join([sys.argv[sys.argv.index("--tool") + 1], *tests]) + "\\n")
 print("========= COMPUTE-SANITIZER")
 finding = "========= Uninitialized __global__ memory read of size 4 bytes\\n========= ERROR SUMMARY: 1 error"
-if "hangs" in tests and len(tests) == 1:
-    time.sleep(60)
+if "hangs" in tests:
+    signal.pause()
 if "found" in tests or ("found_in_company" in tests and len(tests) > 1):
     print(finding)
     status = 99
@@ -48,7 +48,7 @@ elif tests == ["skipped"]:
     print("========= Error: Target application terminated before first instrumented API call")
     sys.exit(99)
 else:
-    status = 99 if {"fails", "tool_fails", "hangs"} & set(tests) else 0
+    status = 99 if {"fails", "tool_fails"} & set(tests) else 0
 for test in tests:
     print(("skip " if test == "skipped" else "ok   ") + test)
 print(f"{len(tests)} passed, 0 skipped")
@@ -117,8 +117,8 @@ class Sanitize(unittest.TestCase):
         self.assertIn("initcheck: 1 skipped", out)
 
     def test_a_test_that_hangs_is_stopped(self):
-        status, out = self.run_tests("a", "hangs", options=("--seconds", "1"))
-        self.assertEqual(status, 0)
+        status, out = self.run_tests("hangs", options=("--seconds", "1"))
+        self.assertEqual(status, 1)
         self.assertIn("1 did not end: test_fake.cuda.hangs", out)
 
     def test_results_add_up(self):

@@ -758,6 +758,8 @@ def inputs(features: Any, storage: Storage, is_weighted: bool) -> Inputs:
             )
         _check_permutable(features, wanted)
         features = features.permute([given.index(f) for f in wanted])
+    elif storage.pooling is _config.PoolingType.NONE and not torch.compiler.is_compiling():
+        _check_lengths(features.lengths())  # C reads the first and the last offset only
     keys, offsets, weights = features.values(), features.offsets(), None
     if keys.device != storage.device:
         raise ArgumentError(
@@ -994,7 +996,7 @@ class EmbeddingCollection(_Collection):
         for given, storage in zip(batches, self._storages):
             rows, features = self._lookup(given, storage)
             bounds, offsets, samples = features.offset_per_key(), features.offsets(), features.stride()
-            sizes, lengths = [end - begin for begin, end in zip(bounds, bounds[1:])], offsets[1:] - offsets[:-1]
+            sizes = [end - begin for begin, end in zip(bounds, bounds[1:])]
             if torch.compiler.is_compiling():
                 for size in (*sizes, rows.shape[0] - bounds[-1]):
                     torch._check(size >= 0)
@@ -1002,13 +1004,11 @@ class EmbeddingCollection(_Collection):
                 raise KeyRangeError(
                     f"offsets: features begin at {bounds} of {rows.shape[0]} keys", "offsets", bounds, rows.shape[0]
                 )
-            else:
-                _check_lengths(lengths)
             # One split: each slice would have a gradient as large as all rows.
             parts = torch.split(rows, [*sizes, rows.shape[0] - bounds[-1]])
             for i, (t, feature) in enumerate(storage.features):
-                inside = lengths[i * samples : (i + 1) * samples]
-                found[self._name(storage.tables[t], feature)] = make(parts[i], lengths=inside)
+                inside = offsets[i * samples : (i + 1) * samples + 1]
+                found[self._name(storage.tables[t], feature)] = make(parts[i], lengths=inside[1:] - inside[:-1])
         return {self._name(t, f): found[self._name(t, f)] for t in self._tables for f in t.features}
 
     def flat(self, features: Any) -> torch.Tensor:
@@ -1029,8 +1029,8 @@ class EmbeddingCollection(_Collection):
                 value=len(self._storages),
                 limit=1,
             )
-        rows, read = self._lookup(features, self._storages[0])
-        wanted, given = list(read.keys()), list(features.keys())
+        wanted = self._storages[0].feature_names
+        given = list(features.keys()) if hasattr(features, "keys") else wanted  # _lookup() says what it is
         if [feature for feature in given if feature in wanted] != wanted:
             raise ArgumentError(
                 f"flat: the batch has the features {given}, the tables {wanted}, in this order; call the collection "
@@ -1038,7 +1038,7 @@ class EmbeddingCollection(_Collection):
                 parameter="features",
                 value=given,
             )
-        return rows
+        return self._lookup(features, self._storages[0])[0]
 
 
 __all__ = ["EmbeddingBagCollection", "EmbeddingCollection", "KeyedJaggedTensor"]
